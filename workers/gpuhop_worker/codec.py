@@ -1,0 +1,94 @@
+"""Plain state <-> JSON, exactly: what JSON cannot say is tagged, what cannot be said is refused at save.
+
+Tensors and arrays are taken out by the caller (see `lift`), so that they travel as raw bytes. No pickle, ever:
+whoever can write to the bucket must not get code to run in the worker.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from typing import Any, Callable, Optional
+
+TAG = "~"  # a dict with this one key is a tag; a user's dict that has it is itself tagged
+
+Lift = Callable[[Any, str], Optional[Any]]
+"""lift(value, path) -> a JSON value that stands for it (inside a tag "x"), or None: not mine."""
+Lower = Callable[[Any], Any]
+"""The inverse: the tagged JSON value -> the object."""
+
+
+class StateError(TypeError):
+    """A value that cannot be saved exactly, or a saved one that cannot be read. Names its path."""
+
+
+def encode(value: Any, lift: Lift = lambda value, path: None, path: str = "state") -> Any:
+    """Raises StateError, naming the path, for an object that cannot come back equal."""
+    kind = type(value)
+    if value is None or kind is bool or kind is str or kind is int:
+        return value
+    if kind is float:
+        return value if math.isfinite(value) else {TAG: "f", "v": repr(value)}
+    if kind is bytes:
+        return {TAG: "b", "v": base64.b64encode(value).decode("ascii")}
+    if kind is list:
+        return [encode(item, lift, "%s[%d]" % (path, i)) for i, item in enumerate(value)]
+    if kind is tuple:
+        return {TAG: "t", "v": [encode(item, lift, "%s[%d]" % (path, i)) for i, item in enumerate(value)]}
+    if isinstance(value, dict):
+        return _encode_dict(value, lift, path)
+    if kind in (set, frozenset):
+        return {TAG: "s", "v": [encode(item, lift, path) for item in sorted(value, key=repr)]}
+    lifted = lift(value, path)
+    if lifted is None:
+        raise StateError(
+            "%s is a %s.%s, which cannot be saved exactly; track an object whose state_dict() holds numbers, "
+            "text, bytes, lists, dicts and tensors" % (path, kind.__module__, kind.__qualname__)
+        )
+    return {TAG: "x", "v": lifted}
+
+
+def _encode_dict(value: Any, lift: Lift, path: str) -> Any:
+    # OrderedDict, defaultdict and Counter come back as plain dicts in the same order: load_state_dict takes them.
+    if all(type(key) is str for key in value) and TAG not in value:
+        return {key: encode(item, lift, "%s.%s" % (path, key)) for key, item in value.items()}
+    rows = []
+    for key, item in value.items():
+        if type(key) not in (str, int, bool, float, tuple, bytes, type(None)):
+            raise StateError("%s has a key of type %s" % (path, type(key).__name__))
+        rows.append([encode(key, lift, path), encode(item, lift, "%s[%r]" % (path, key))])
+    return {TAG: "d", "v": rows}
+
+
+def _no_lower(value: Any) -> Any:
+    raise StateError("the state holds %r, which this reader has no decoder for" % (value,))
+
+
+def decode(value: Any, lower: Lower = _no_lower) -> Any:
+    """The inverse of encode. Raises StateError for a tag that is not known."""
+    if isinstance(value, list):
+        return [decode(item, lower) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if TAG not in value:
+        return {key: decode(item, lower) for key, item in value.items()}
+    tag, body = value[TAG], value.get("v")
+    if tag == "x":
+        return lower(body)
+    return _decode_tag(tag, body, lower)
+
+
+def _decode_tag(tag: str, body: Any, lower: Lower) -> Any:
+    if tag == "f":
+        return float(body)
+    if tag == "b":
+        return base64.b64decode(body)
+    if tag == "t":
+        return tuple(decode(item, lower) for item in body)
+    if tag == "s":
+        return {decode(item, lower) for item in body}
+    if tag == "d":
+        return {decode(key, lower): decode(item, lower) for key, item in body}
+    raise StateError("the state holds the unknown tag %r" % (tag,))
+
+

@@ -1,0 +1,56 @@
+"""Files that are whole or absent: the one place where the worker writes to its own disk."""
+
+from __future__ import annotations
+
+import os
+from typing import Union
+
+Data = Union[bytes, bytearray, memoryview]
+
+
+def write_atomic(path: str, data: Data, *, durable: bool = False) -> None:
+    """Readers see the old file or the new one. `durable`: also after a power cut (fsync of file and folder)."""
+    temp = "%s.tmp-%d" % (path, os.getpid())
+    try:
+        with open(temp, "wb") as out:
+            out.write(data)
+            if durable:
+                out.flush()
+                os.fsync(out.fileno())
+        os.replace(temp, path)
+    except BaseException:
+        remove(temp)
+        raise
+    if durable:
+        sync_folder(os.path.dirname(path))
+
+
+def sync_folder(path: str) -> None:
+    handle = os.open(path or ".", os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def remove(path: str) -> None:
+    """Silent when there is nothing."""
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        pass
+
+
+def read(path: str) -> bytes:
+    with open(path, "rb") as source:
+        return source.read()
+
+
+def inside(root: str, relative: str) -> str:
+    """The absolute path of `relative` under root. Raises ValueError for one that would leave it."""
+    if os.path.isabs(relative) or "\x00" in relative:
+        raise ValueError("%r is not a relative path" % relative)
+    path = os.path.normpath(os.path.join(root, relative))
+    if path != root and not path.startswith(root.rstrip(os.sep) + os.sep):
+        raise ValueError("%r leaves its folder" % relative)
+    return path

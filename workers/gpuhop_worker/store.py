@@ -1,0 +1,230 @@
+"""Object access by grant: exactly the keys and verbs that the grant lists, over file: and http(s): addresses.
+
+Retries with full jitter (M. Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015): each pause is
+uniform in [0, min(cap, base * 2^n)].
+"""
+
+from __future__ import annotations
+
+import base64
+import errno
+import hashlib
+import http.client
+import os
+import random
+import socket
+import threading
+import time
+import urllib.error
+import urllib.request
+from typing import Callable, Dict, Optional
+from urllib.parse import unquote, urlsplit
+
+from gpuhop_worker import files
+
+TIMEOUT_S = 60.0
+_RETRY_STATUS = {408, 425, 429, 500, 502, 503, 504}
+
+
+class StoreFailure(Exception):
+    """The store did not do what was asked. `final`: asking again will not help."""
+
+    def __init__(self, key: str, fact: str, *, final: bool, missing: bool = False, taken: bool = False) -> None:
+        super().__init__("%s: %s" % (key, fact))
+        self.key = key
+        self.fact = fact
+        self.final = final
+        self.missing = missing
+        self.taken = taken
+
+
+class NotGranted(Exception):
+    """The code asked for a key or a verb that its grant does not list. A bug, never retried."""
+
+
+class GrantStore:
+    """Thread-safe. `patience_s`: how long one call goes on trying while the store is away."""
+
+    def __init__(
+        self,
+        addresses: Dict[str, Dict[str, str]],
+        *,
+        patience_s: float = 120.0,
+        sleep: Callable[[float], None] = time.sleep,
+        monotonic: Callable[[], float] = time.monotonic,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        self._addresses = addresses
+        self._patience_s = patience_s
+        self._sleep = sleep
+        self._monotonic = monotonic
+        self._jitter = jitter
+
+    def granted(self, key: str, verb: str) -> bool:
+        return verb in self._addresses.get(key, {})
+
+    def get(self, key: str) -> bytes:
+        """Raises StoreFailure (missing=True when there is no such object)."""
+        return self._retry(key, "get", lambda url: _get(key, url))
+
+    def put(self, key: str, body: bytes) -> None:
+        """Write or replace. Verified by the store against our MD5 (S3's Content-MD5)."""
+        self._retry(key, "put", lambda url: _put(key, url, body))
+
+    def put_once(self, key: str, body: bytes) -> None:
+        """Write a key that is written once in its life. Where the grant has a create-once address it is used.
+
+        "Already there" after a lost answer is success when the bytes are ours; other bytes are a final failure.
+        """
+        if not self.granted(key, "put_new"):
+            self.put(key, body)
+            return
+        try:
+            self._retry(key, "put_new", lambda url: _put(key, url, body, new=True))
+        except StoreFailure as failure:
+            if not failure.taken or not self.granted(key, "get"):
+                raise
+            if self.get(key) != body:
+                raise
+
+    def delete(self, key: str) -> None:
+        """Silent when the key is missing."""
+        self._retry(key, "delete", lambda url: _delete(key, url))
+
+    def _retry(self, key: str, verb: str, act: Callable[[str], bytes]) -> bytes:
+        url = self._addresses.get(key, {}).get(verb)
+        if url is None:
+            raise NotGranted("the grant has no %s address for %s" % (verb, key))
+        end = self._monotonic() + self._patience_s
+        pause = 0.5
+        while True:
+            try:
+                return act(url)
+            except StoreFailure as failure:
+                wait = self._jitter() * min(pause, 20.0)
+                if failure.final or self._monotonic() + wait >= end:
+                    raise
+            pause *= 2
+            self._sleep(wait)
+
+
+# ---------------------------------------------------------------- transports
+
+
+def fetch(url: str) -> bytes:
+    """One address, once, outside any grant (the bootstrap's read of the grant itself)."""
+    return _get(url.split("?")[0], url)
+
+
+def _get(key: str, url: str) -> bytes:
+    if url.startswith("file:"):
+        try:
+            return files.read(_path(url))
+        except OSError as error:
+            raise _os_failure(key, error) from error
+    return _http(key, "GET", url, None, {})
+
+
+def _put(key: str, url: str, body: bytes, *, new: bool = False) -> bytes:
+    if url.startswith("file:"):
+        try:
+            _put_file(_path(url), body, new)
+        except OSError as error:
+            raise _os_failure(key, error) from error
+        return b""
+    headers = {
+        # Without an explicit type urllib sends x-www-form-urlencoded, which moto stores as an empty object.
+        "Content-Type": "application/octet-stream",
+        "Content-MD5": base64.b64encode(hashlib.md5(body).digest()).decode("ascii"),  # noqa: S324  S3's header
+        "Content-Length": str(len(body)),
+    }
+    if new:
+        headers["If-None-Match"] = "*"
+    return _http(key, "PUT", url, body, headers)
+
+
+def _delete(key: str, url: str) -> bytes:
+    if url.startswith("file:"):
+        try:
+            files.remove(_path(url))
+        except OSError as error:
+            raise _os_failure(key, error) from error
+        return b""
+    try:
+        return _http(key, "DELETE", url, None, {})
+    except StoreFailure as failure:
+        if failure.missing:
+            return b""
+        raise
+
+
+def _path(url: str) -> str:
+    return unquote(urlsplit(url).path)
+
+
+def _put_file(path: str, body: bytes, new: bool) -> None:
+    folder = os.path.dirname(path)
+    os.makedirs(folder, exist_ok=True)
+    temp = os.path.join(folder, ".tmp-%d-%d" % (os.getpid(), threading.get_ident()))
+    try:
+        with open(temp, "wb") as out:
+            out.write(body)
+            out.flush()
+            os.fsync(out.fileno())
+        if new:
+            os.link(temp, path)
+        else:
+            os.replace(temp, path)
+        files.sync_folder(folder)
+    finally:
+        files.remove(temp)
+
+
+def _os_failure(key: str, error: OSError) -> StoreFailure:
+    if isinstance(error, FileNotFoundError):
+        return StoreFailure(key, "no such object", final=True, missing=True)
+    if isinstance(error, FileExistsError):
+        return StoreFailure(key, "exists already", final=True, taken=True)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return StoreFailure(key, "the store's disk is full", final=False)
+    return StoreFailure(key, error.strerror or str(error), final=isinstance(error, PermissionError))
+
+
+def _http(key: str, method: str, url: str, body: Optional[bytes], headers: Dict[str, str]) -> bytes:
+    request = urllib.request.Request(url, data=body, method=method, headers=headers)  # noqa: S310
+    try:
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:  # noqa: S310
+            data: bytes = answer.read()
+            _check_length(key, method, answer.headers.get("Content-Length"), data)
+            return data
+    except urllib.error.HTTPError as error:
+        detail = error.read(2000).decode("utf-8", "replace")
+        raise _http_failure(key, error.code, detail) from error
+    except (urllib.error.URLError, http.client.HTTPException, socket.timeout, OSError) as error:
+        # The address is a secret: only the reason is told.
+        reason = getattr(error, "reason", error)
+        raise StoreFailure(key, "cannot reach the store (%s)" % reason, final=False) from None
+
+
+def _check_length(key: str, method: str, said: Optional[str], data: bytes) -> None:
+    if method == "GET" and said is not None and int(said) != len(data):
+        raise StoreFailure(key, "the answer was cut at %d of %s bytes" % (len(data), said), final=False)
+
+
+def _http_failure(key: str, code: int, detail: str) -> StoreFailure:
+    if code == 404:
+        return StoreFailure(key, "no such object", final=True, missing=True)
+    if code == 412:
+        return StoreFailure(key, "exists already", final=True, taken=True)
+    name = _error_code(detail)
+    if code in (400, 403) and name in ("RequestTimeout", "BadDigest"):
+        return StoreFailure(key, "HTTP %d %s" % (code, name), final=False)
+    return StoreFailure(key, ("HTTP %d %s" % (code, name)).strip(), final=code not in _RETRY_STATUS)
+
+
+def _error_code(detail: str) -> str:
+    """<Code> of S3's XML error; the rest can hold the signed address, so it is dropped."""
+    head, found, tail = detail.partition("<Code>")
+    return tail.partition("</Code>")[0] if found else ""
+
+

@@ -1,0 +1,284 @@
+"""The documents that scheduler and worker exchange: sealed JSON, one dataclass each, and the names of all keys.
+
+`docs/format.md` owns the byte-level rules; the numbers in brackets (R1 ...) are its MUST rules.
+Python 3.9, standard library only: this file runs on both sides.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import hashlib
+import json
+import re
+from typing import Any, Dict, List, Optional, Tuple, Type, TypeVar
+
+FORMAT = 1
+MAX_DOCUMENT = 256 * 1024 * 1024  # bytes; a larger one is refused before it is parsed
+_SEAL = re.compile(rb"^gpuhop1 sha256:([0-9a-f]{64})\n")
+
+# ---------------------------------------------------------------- errors
+
+
+class WireError(Exception):
+    """A document that cannot be trusted: wrong seal, wrong kind, unknown format, missing field."""
+
+
+# ---------------------------------------------------------------- sealing
+
+
+def seal(body: Dict[str, Any]) -> bytes:
+    """JSON with a first line that holds the hash of the rest (R1)."""
+    text = json.dumps(body, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
+    return b"gpuhop1 sha256:" + hashlib.sha256(text).hexdigest().encode() + b"\n" + text
+
+
+def unseal(data: bytes) -> Dict[str, Any]:
+    """The JSON object under a seal. Raises WireError when a single bit is not as it was sealed (R2)."""
+    if len(data) > MAX_DOCUMENT:
+        raise WireError("document of %d bytes is over the limit of %d" % (len(data), MAX_DOCUMENT))
+    found = _SEAL.match(data)
+    if found is None:
+        raise WireError("no seal: the first line is not 'gpuhop1 sha256:<hash>'")
+    body = data[found.end() :]
+    if hashlib.sha256(body).hexdigest().encode() != found.group(1):
+        raise WireError("the seal does not match: the document was damaged or cut")
+    try:
+        parsed = json.loads(body)
+    except ValueError as error:
+        raise WireError("sealed, but not JSON: %s" % error) from error
+    if not isinstance(parsed, dict):
+        raise WireError("sealed JSON is not an object")
+    return parsed
+
+
+T = TypeVar("T", bound="Document")
+
+
+@dataclasses.dataclass(frozen=True)
+class Document:
+    """Base of all documents. `kind` is the class name in lower case and stands in the JSON."""
+
+    def to_bytes(self) -> bytes:
+        body = dataclasses.asdict(self)
+        body["gpuhop"] = type(self).__name__.lower()
+        body["format"] = FORMAT
+        return seal(body)
+
+    @classmethod
+    def from_bytes(cls: Type[T], data: bytes) -> T:
+        """Raises WireError. Unknown fields are ignored, so that a newer minor writer can add some (R3)."""
+        body = unseal(data)
+        if body.get("gpuhop") != cls.__name__.lower():
+            raise WireError("this is a %r, not a %r" % (body.get("gpuhop"), cls.__name__.lower()))
+        if body.get("format") != FORMAT:
+            raise WireError("format %r is not known here (this worker reads %d)" % (body.get("format"), FORMAT))
+        fields = dataclasses.fields(cls)
+        known = {f.name for f in fields}
+        missing = [
+            f.name
+            for f in fields
+            if f.name not in body
+            and f.default is dataclasses.MISSING
+            and f.default_factory is dataclasses.MISSING
+        ]
+        if missing:
+            raise WireError("a %s lacks %s" % (cls.__name__.lower(), ", ".join(missing)))
+        return cls(**{k: v for k, v in body.items() if k in known})
+
+
+# ---------------------------------------------------------------- documents
+
+
+@dataclasses.dataclass(frozen=True)
+class Grant(Document):
+    """All that a session may do, and nothing else: its work and the addresses it may use (I4).
+
+    `addresses`: key -> {verb: URL}; verbs as in gpuhop.stores.base. `parents`: keys of manifests to resume from,
+    the newest first. Times in seconds of the session's clock, which runs `time_scale` times as fast as real time
+    (1.0 everywhere but in the lab).
+    """
+
+    job: str
+    token: int
+    session: str
+    platform: str
+    run: str
+    code_key: str
+    code_sha256: str
+    budget_s: float
+    setup: Optional[str] = None
+    mode: str = "api"
+    folder: Optional[str] = None
+    every_steps: Optional[int] = None
+    every_s: Optional[float] = None
+    keep: int = 3
+    target_steps: Optional[int] = None
+    target_epochs: Optional[int] = None
+    progress: Optional[str] = None
+    env: Dict[str, str] = dataclasses.field(default_factory=dict)
+    secrets: List[str] = dataclasses.field(default_factory=list)
+    outputs: List[str] = dataclasses.field(default_factory=list)
+    parents: List[str] = dataclasses.field(default_factory=list)
+    addresses: Dict[str, Dict[str, str]] = dataclasses.field(default_factory=dict)
+    beat_s: float = 30.0
+    log_s: float = 5.0
+    grace_s: float = 60.0
+    time_scale: float = 1.0
+
+    def to_gzip(self) -> bytes:
+        return gzip.compress(self.to_bytes(), mtime=0)
+
+    @classmethod
+    def from_gzip(cls, data: bytes) -> Grant:
+        try:
+            return cls.from_bytes(gzip.decompress(data))
+        except (OSError, EOFError) as error:
+            raise WireError("not a gzip file: %s" % error) from error
+
+
+@dataclasses.dataclass(frozen=True)
+class Control(Document):
+    """How the scheduler speaks to a worker: the current token (fence) and an order."""
+
+    token: int
+    order: str = "run"  # run | drain | pause | cancel
+
+
+@dataclasses.dataclass(frozen=True)
+class Beat(Document):
+    """A worker's sign of life. `seq` grows by one each time: its change, not `at`, proves life (clock skew)."""
+
+    token: int
+    seq: int
+    phase: str  # setup | restore | train | drain | ship
+    step: int
+    saved_step: int = 0
+    saved_seq: int = 0
+    train_s: float = 0.0
+    speed: float = 0.0  # steps per second of the session's clock
+    device: str = "cpu"
+    note: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Result(Document):
+    """The last word of a session. Accepted by the ledger only with the current token (I3)."""
+
+    token: int
+    status: str  # target | drained | failed
+    reason: str  # one of REASONS
+    step: int
+    saved_step: int
+    saved_seq: int
+    train_s: float
+    exit_code: Optional[int] = None
+    message: str = ""
+    outputs: List[str] = dataclasses.field(default_factory=list)
+    progressed: bool = False  # something durable was added to the job in this session
+
+
+@dataclasses.dataclass(frozen=True)
+class Manifest(Document):
+    """The commit record that makes a checkpoint exist. It is written last (I2).
+
+    `blocks`: rows [pack index, offset, stored length, raw length, codec, sha256 of the raw bytes].
+    `tensors` and `files` refer to rows `first` up to, not including, `last`.
+    """
+
+    job: str
+    token: int
+    seq: int
+    step: int
+    mode: str  # api | folder
+    packs: List[Dict[str, Any]]
+    blocks: List[List[Any]]
+    tensors: List[Dict[str, Any]] = dataclasses.field(default_factory=list)
+    files: List[Dict[str, Any]] = dataclasses.field(default_factory=list)
+    state: Any = None
+    parent: Optional[List[int]] = None
+    fingerprint: Dict[str, Any] = dataclasses.field(default_factory=dict)
+    metrics_lines: int = 0
+    created_at: float = 0.0  # seconds since the epoch by the worker's clock; for people, never for decisions
+
+
+REASONS: Dict[str, str] = {
+    "target_reached": "the target is reached",
+    "exited_0": "the command exited 0",
+    "budget": "the chunk's time budget is used up",
+    "signal": "the session was told to stop by a signal",
+    "drained": "the scheduler asked for a drain",
+    "paused": "the job was paused",
+    "cancelled": "the job was cancelled",
+    "script_failed": "the command failed",
+    "script_killed": "the command was killed by a signal (out of memory is the usual cause)",
+    "ended_early": "the command exited 0 before its target",
+    "setup_failed": "the setup command failed",
+    "restore_failed": "no checkpoint of the job could be restored",
+    "restore_refused": "the script does not fit its checkpoint",
+    "code_damaged": "the code archive does not match its hash",
+    "store_failed": "the store could not be reached or refused a write",
+    "disk_full": "the session's disk is full",
+    "secret_missing": "a secret that the job needs is not set on this platform",
+}
+"""Reasons a worker may give, each with its meaning in words."""
+
+
+# ---------------------------------------------------------------- keys
+
+_TOKEN = re.compile(r"/t(\d{4,})/")
+_MANIFEST = re.compile(r"/t(\d{4,})/manifest-(\d{6,})\.json$")
+
+
+def job_prefix(job: str) -> str:
+    return "jobs/%s/" % job
+
+
+def spec_key(job: str) -> str:
+    return job_prefix(job) + "spec.json"
+
+
+def code_key(job: str, sha256: str) -> str:
+    return job_prefix(job) + "code-%s.tar.gz" % sha256[:16]
+
+
+def control_key(job: str) -> str:
+    return job_prefix(job) + "control.json"
+
+
+def session_prefix(job: str, token: int) -> str:
+    return job_prefix(job) + "t%04d/" % token
+
+
+def grant_key(job: str, token: int) -> str:
+    return session_prefix(job, token) + "grant.json.gz"
+
+
+def beat_key(job: str, token: int) -> str:
+    return session_prefix(job, token) + "beat.json"
+
+
+def result_key(job: str, token: int) -> str:
+    return session_prefix(job, token) + "result.json"
+
+
+def numbered_key(job: str, token: int, what: str, number: int) -> str:
+    """`what` is log, metrics, pack, manifest or output; numbers start at 1."""
+    suffix = {"log": ".gz", "metrics": ".gz", "pack": "", "manifest": ".json", "output": ".tar.gz"}[what]
+    return session_prefix(job, token) + "%s-%06d%s" % (what, number, suffix)
+
+
+def bundle_key(sha256: str) -> str:
+    return "worker/%s.pyz" % sha256[:16]
+
+
+def manifest_place(key: str) -> Optional[Tuple[int, int]]:
+    """(token, seq) of a manifest's key, None for any other key."""
+    found = _MANIFEST.search(key)
+    return (int(found.group(1)), int(found.group(2))) if found else None
+
+
+def token_of(key: str) -> Optional[int]:
+    """The token in a key's path, None for a key that belongs to no session."""
+    found = _TOKEN.search(key)
+    return int(found.group(1)) if found else None
