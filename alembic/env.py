@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from alembic import context
+
 from gpuhop.db.connect import connect
 from gpuhop.db.tables import metadata
 

@@ -25,11 +25,11 @@ class SystemClock:
         time.sleep(max(0.0, seconds))
 
 
-class ScaledClock:
-    """The lab's clock: one real second is `scale` seconds here, counted from `start`.
+class LabClock:
+    """Faster than the machine's clock: one real second is `scale` seconds here, counted from `start`.
 
-    `real_start` is the machine's time at which this clock read `start`, so that two processes that are given the
-    same pair agree.
+    `real_start` is the machine's time (seconds since the epoch) at which this clock read `start`, so that two
+    processes that are given the same three values agree.
     """
 
     def __init__(self, scale: float, start: datetime, real_start: float) -> None:
@@ -37,8 +37,12 @@ class ScaledClock:
         self._start = start
         self._real_start = real_start
 
+    def at(self, real: float) -> datetime:
+        """What this clock reads at a moment of the machine's clock."""
+        return self._start + timedelta(seconds=(real - self._real_start) * self.scale)
+
     def now(self) -> datetime:
-        return self._start + timedelta(seconds=(time.time() - self._real_start) * self.scale)
+        return self.at(time.time())
 
     def sleep(self, seconds: float) -> None:
         time.sleep(max(0.0, seconds) / self.scale)

@@ -32,9 +32,9 @@ def encode(value: Any, lift: Lift = lambda value, path: None, path: str = "state
     if kind is bytes:
         return {TAG: "b", "v": base64.b64encode(value).decode("ascii")}
     if kind is list:
-        return [encode(item, lift, "%s[%d]" % (path, i)) for i, item in enumerate(value)]
+        return [encode(item, lift, f"{path}[{i}]") for i, item in enumerate(value)]
     if kind is tuple:
-        return {TAG: "t", "v": [encode(item, lift, "%s[%d]" % (path, i)) for i, item in enumerate(value)]}
+        return {TAG: "t", "v": [encode(item, lift, f"{path}[{i}]") for i, item in enumerate(value)]}
     if isinstance(value, dict):
         return _encode_dict(value, lift, path)
     if kind in (set, frozenset):
@@ -42,8 +42,8 @@ def encode(value: Any, lift: Lift = lambda value, path: None, path: str = "state
     lifted = lift(value, path)
     if lifted is None:
         raise StateError(
-            "%s is a %s.%s, which cannot be saved exactly; track an object whose state_dict() holds numbers, "
-            "text, bytes, lists, dicts and tensors" % (path, kind.__module__, kind.__qualname__)
+            f"{path} is a {kind.__module__}.{kind.__qualname__}, which cannot be saved exactly; track an object "
+            "whose state_dict() holds numbers, text, bytes, lists, dicts and tensors"
         )
     return {TAG: "x", "v": lifted}
 
@@ -51,17 +51,17 @@ def encode(value: Any, lift: Lift = lambda value, path: None, path: str = "state
 def _encode_dict(value: Any, lift: Lift, path: str) -> Any:
     # OrderedDict, defaultdict and Counter come back as plain dicts in the same order: load_state_dict takes them.
     if all(type(key) is str for key in value) and TAG not in value:
-        return {key: encode(item, lift, "%s.%s" % (path, key)) for key, item in value.items()}
+        return {key: encode(item, lift, f"{path}.{key}") for key, item in value.items()}
     rows = []
     for key, item in value.items():
         if type(key) not in (str, int, bool, float, tuple, bytes, type(None)):
-            raise StateError("%s has a key of type %s" % (path, type(key).__name__))
-        rows.append([encode(key, lift, path), encode(item, lift, "%s[%r]" % (path, key))])
+            raise StateError(f"{path} has a key of type {type(key).__name__}")
+        rows.append([encode(key, lift, path), encode(item, lift, f"{path}[{key!r}]")])
     return {TAG: "d", "v": rows}
 
 
 def _no_lower(value: Any) -> Any:
-    raise StateError("the state holds %r, which this reader has no decoder for" % (value,))
+    raise StateError(f"the state holds {value!r}, which this reader has no decoder for")
 
 
 def decode(value: Any, lower: Lower = _no_lower) -> Any:
@@ -89,6 +89,4 @@ def _decode_tag(tag: str, body: Any, lower: Lower) -> Any:
         return {decode(item, lower) for item in body}
     if tag == "d":
         return {decode(key, lower): decode(item, lower) for key, item in body}
-    raise StateError("the state holds the unknown tag %r" % (tag,))
-
-
+    raise StateError(f"the state holds the unknown tag {tag!r}")

@@ -10,7 +10,7 @@ Data = Union[bytes, bytearray, memoryview]
 
 def write_atomic(path: str, data: Data, *, durable: bool = False) -> None:
     """Readers see the old file or the new one. `durable`: also after a power cut (fsync of file and folder)."""
-    temp = "%s.tmp-%d" % (path, os.getpid())
+    temp = f"{path}.tmp-{os.getpid()}"
     try:
         with open(temp, "wb") as out:
             out.write(data)
@@ -49,8 +49,8 @@ def read(path: str) -> bytes:
 def inside(root: str, relative: str) -> str:
     """The absolute path of `relative` under root. Raises ValueError for one that would leave it."""
     if os.path.isabs(relative) or "\x00" in relative:
-        raise ValueError("%r is not a relative path" % relative)
+        raise ValueError(f"{relative!r} is not a relative path")
     path = os.path.normpath(os.path.join(root, relative))
     if path != root and not path.startswith(root.rstrip(os.sep) + os.sep):
-        raise ValueError("%r leaves its folder" % relative)
+        raise ValueError(f"{relative!r} leaves its folder")
     return path

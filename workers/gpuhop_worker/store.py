@@ -12,7 +12,6 @@ import hashlib
 import http.client
 import os
 import random
-import socket
 import threading
 import time
 import urllib.error
@@ -30,7 +29,7 @@ class StoreFailure(Exception):
     """The store did not do what was asked. `final`: asking again will not help."""
 
     def __init__(self, key: str, fact: str, *, final: bool, missing: bool = False, taken: bool = False) -> None:
-        super().__init__("%s: %s" % (key, fact))
+        super().__init__(f"{key}: {fact}")
         self.key = key
         self.fact = fact
         self.final = final
@@ -94,7 +93,7 @@ class GrantStore:
     def _retry(self, key: str, verb: str, act: Callable[[str], bytes]) -> bytes:
         url = self._addresses.get(key, {}).get(verb)
         if url is None:
-            raise NotGranted("the grant has no %s address for %s" % (verb, key))
+            raise NotGranted(f"the grant has no {verb} address for {key}")
         end = self._monotonic() + self._patience_s
         pause = 0.5
         while True:
@@ -135,7 +134,7 @@ def _put(key: str, url: str, body: bytes, *, new: bool = False) -> bytes:
     headers = {
         # Without an explicit type urllib sends x-www-form-urlencoded, which moto stores as an empty object.
         "Content-Type": "application/octet-stream",
-        "Content-MD5": base64.b64encode(hashlib.md5(body).digest()).decode("ascii"),  # noqa: S324  S3's header
+        "Content-MD5": base64.b64encode(hashlib.md5(body).digest()).decode("ascii"),  # noqa: S324
         "Content-Length": str(len(body)),
     }
     if new:
@@ -165,7 +164,7 @@ def _path(url: str) -> str:
 def _put_file(path: str, body: bytes, new: bool) -> None:
     folder = os.path.dirname(path)
     os.makedirs(folder, exist_ok=True)
-    temp = os.path.join(folder, ".tmp-%d-%d" % (os.getpid(), threading.get_ident()))
+    temp = os.path.join(folder, f".tmp-{os.getpid()}-{threading.get_ident()}")
     try:
         with open(temp, "wb") as out:
             out.write(body)
@@ -200,15 +199,15 @@ def _http(key: str, method: str, url: str, body: Optional[bytes], headers: Dict[
     except urllib.error.HTTPError as error:
         detail = error.read(2000).decode("utf-8", "replace")
         raise _http_failure(key, error.code, detail) from error
-    except (urllib.error.URLError, http.client.HTTPException, socket.timeout, OSError) as error:
+    except (TimeoutError, urllib.error.URLError, http.client.HTTPException, OSError) as error:
         # The address is a secret: only the reason is told.
         reason = getattr(error, "reason", error)
-        raise StoreFailure(key, "cannot reach the store (%s)" % reason, final=False) from None
+        raise StoreFailure(key, f"cannot reach the store ({reason})", final=False) from None
 
 
 def _check_length(key: str, method: str, said: Optional[str], data: bytes) -> None:
     if method == "GET" and said is not None and int(said) != len(data):
-        raise StoreFailure(key, "the answer was cut at %d of %s bytes" % (len(data), said), final=False)
+        raise StoreFailure(key, f"the answer was cut at {len(data)} of {said} bytes", final=False)
 
 
 def _http_failure(key: str, code: int, detail: str) -> StoreFailure:
@@ -218,13 +217,11 @@ def _http_failure(key: str, code: int, detail: str) -> StoreFailure:
         return StoreFailure(key, "exists already", final=True, taken=True)
     name = _error_code(detail)
     if code in (400, 403) and name in ("RequestTimeout", "BadDigest"):
-        return StoreFailure(key, "HTTP %d %s" % (code, name), final=False)
-    return StoreFailure(key, ("HTTP %d %s" % (code, name)).strip(), final=code not in _RETRY_STATUS)
+        return StoreFailure(key, f"HTTP {code} {name}", final=False)
+    return StoreFailure(key, (f"HTTP {code} {name}").strip(), final=code not in _RETRY_STATUS)
 
 
 def _error_code(detail: str) -> str:
     """<Code> of S3's XML error; the rest can hold the signed address, so it is dropped."""
-    head, found, tail = detail.partition("<Code>")
+    _, found, tail = detail.partition("<Code>")
     return tail.partition("</Code>")[0] if found else ""
-
-

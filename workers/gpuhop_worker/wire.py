@@ -36,7 +36,7 @@ def seal(body: Dict[str, Any]) -> bytes:
 def unseal(data: bytes) -> Dict[str, Any]:
     """The JSON object under a seal. Raises WireError when a single bit is not as it was sealed (R2)."""
     if len(data) > MAX_DOCUMENT:
-        raise WireError("document of %d bytes is over the limit of %d" % (len(data), MAX_DOCUMENT))
+        raise WireError(f"document of {len(data)} bytes is over the limit of {MAX_DOCUMENT}")
     found = _SEAL.match(data)
     if found is None:
         raise WireError("no seal: the first line is not 'gpuhop1 sha256:<hash>'")
@@ -46,7 +46,7 @@ def unseal(data: bytes) -> Dict[str, Any]:
     try:
         parsed = json.loads(body)
     except ValueError as error:
-        raise WireError("sealed, but not JSON: %s" % error) from error
+        raise WireError(f"sealed, but not JSON: {error}") from error
     if not isinstance(parsed, dict):
         raise WireError("sealed JSON is not an object")
     return parsed
@@ -70,20 +70,18 @@ class Document:
         """Raises WireError. Unknown fields are ignored, so that a newer minor writer can add some (R3)."""
         body = unseal(data)
         if body.get("gpuhop") != cls.__name__.lower():
-            raise WireError("this is a %r, not a %r" % (body.get("gpuhop"), cls.__name__.lower()))
+            raise WireError("this is a {!r}, not a {!r}".format(body.get("gpuhop"), cls.__name__.lower()))
         if body.get("format") != FORMAT:
-            raise WireError("format %r is not known here (this worker reads %d)" % (body.get("format"), FORMAT))
+            raise WireError(f"format {body.get('format')!r} is not known here (this worker reads {FORMAT})")
         fields = dataclasses.fields(cls)
         known = {f.name for f in fields}
         missing = [
             f.name
             for f in fields
-            if f.name not in body
-            and f.default is dataclasses.MISSING
-            and f.default_factory is dataclasses.MISSING
+            if f.name not in body and f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
         ]
         if missing:
-            raise WireError("a %s lacks %s" % (cls.__name__.lower(), ", ".join(missing)))
+            raise WireError("a {} lacks {}".format(cls.__name__.lower(), ", ".join(missing)))
         return cls(**{k: v for k, v in body.items() if k in known})
 
 
@@ -134,7 +132,7 @@ class Grant(Document):
         try:
             return cls.from_bytes(gzip.decompress(data))
         except (OSError, EOFError) as error:
-            raise WireError("not a gzip file: %s" % error) from error
+            raise WireError(f"not a gzip file: {error}") from error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -231,7 +229,7 @@ _MANIFEST = re.compile(r"/t(\d{4,})/manifest-(\d{6,})\.json$")
 
 
 def job_prefix(job: str) -> str:
-    return "jobs/%s/" % job
+    return f"jobs/{job}/"
 
 
 def spec_key(job: str) -> str:
@@ -239,7 +237,7 @@ def spec_key(job: str) -> str:
 
 
 def code_key(job: str, sha256: str) -> str:
-    return job_prefix(job) + "code-%s.tar.gz" % sha256[:16]
+    return job_prefix(job) + f"code-{sha256[:16]}.tar.gz"
 
 
 def control_key(job: str) -> str:
@@ -247,7 +245,7 @@ def control_key(job: str) -> str:
 
 
 def session_prefix(job: str, token: int) -> str:
-    return job_prefix(job) + "t%04d/" % token
+    return job_prefix(job) + f"t{token:04d}/"
 
 
 def grant_key(job: str, token: int) -> str:
@@ -265,11 +263,11 @@ def result_key(job: str, token: int) -> str:
 def numbered_key(job: str, token: int, what: str, number: int) -> str:
     """`what` is log, metrics, pack, manifest or output; numbers start at 1."""
     suffix = {"log": ".gz", "metrics": ".gz", "pack": "", "manifest": ".json", "output": ".tar.gz"}[what]
-    return session_prefix(job, token) + "%s-%06d%s" % (what, number, suffix)
+    return session_prefix(job, token) + f"{what}-{number:06d}{suffix}"
 
 
 def bundle_key(sha256: str) -> str:
-    return "worker/%s.pyz" % sha256[:16]
+    return f"worker/{sha256[:16]}.pyz"
 
 
 def manifest_place(key: str) -> Optional[Tuple[int, int]]:

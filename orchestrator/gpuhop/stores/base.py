@@ -1,4 +1,4 @@
-"""The port to an object store: what the scheduler needs of it, in seven methods.
+"""The port to an object store: what the scheduler needs of it, in six methods.
 
 Keys are relative to the store's own prefix, use `/`, and are never reused for other content by another writer
 (DESIGN I1). The worker never sees this port: it gets addresses by `presign` (see gpuhop_worker.store).
@@ -16,7 +16,11 @@ Verb = Literal["get", "put", "put_new", "delete"]
 
 @dataclass(frozen=True)
 class StoreTraits:
-    """What this store can do. `create_once`: it honours `put_new`. `max_presign_s`: longest life of an address."""
+    """What this store can do.
+
+    `create_once`: it honours `put_new`; it may sign the address even so, and callers ask this first.
+    `max_presign_s`: the longest life of an address.
+    """
 
     scheme: str
     create_once: bool
@@ -50,7 +54,10 @@ class Store(Protocol):
         ...
 
     def list(self, prefix: str) -> Iterator[Entry]:
-        """All objects whose key starts with prefix, sorted by key; sees every write that was acknowledged."""
+        """All objects whose key starts with prefix, sorted by key; sees every write that was acknowledged.
+
+        What gpuhop cannot have written (see keys.py) is left out.
+        """
         ...
 
     def delete(self, key: str) -> None:
@@ -58,5 +65,7 @@ class Store(Protocol):
         ...
 
     def presign(self, verb: Verb, key: str, ttl_s: float) -> str:
-        """An address that allows exactly this verb on exactly this key for ttl_s seconds."""
+        """An address that allows exactly this verb on exactly this key for ttl_s seconds, cut to
+        traits.max_presign_s. No network. Whoever uses a put_new address over HTTP sends `If-None-Match: *`.
+        """
         ...

@@ -1,0 +1,94 @@
+"""What the signs of one session mean. Pure. A heartbeat outweighs a probe; the platform's own "gone" outweighs a
+time-out; one failed call changes nothing (DESIGN I7)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from gpuhop.domain.states import Reason, SessionState
+from gpuhop.domain.world import Profile, SessionView
+from gpuhop_worker.wire import Beat, Result
+
+
+class Phase(StrEnum):
+    """What a platform says of a session. UNKNOWN: the call failed, or it cannot tell."""
+
+    AWAITING = "awaiting"
+    QUEUED = "queued"
+    RUNNING = "running"
+    GONE = "gone"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What one look at a session gave. `store_answered`: the store was asked and answered, so that an absent
+    beat or result is a fact and not a failure. `new_beat`: the beat's number grew since the last look."""
+
+    store_answered: bool
+    result: Result | None = None
+    beat: Beat | None = None
+    new_beat: bool = False
+    phase: Phase = Phase.UNKNOWN
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`state`: what the session is now; `reason` only where it is over without a result."""
+
+    state: SessionState
+    reason: Reason | None = None
+
+
+def judge(session: SessionView, seen: Seen, profile: Profile, now: datetime) -> Verdict:
+    """The session's state after this look."""
+    if seen.result is not None:
+        return _with_result(session, seen, profile, now)
+    if seen.new_beat:
+        return Verdict(SessionState.RUNNING)
+    if not seen.store_answered:
+        return Verdict(session.state)
+    silent = now - (session.beat_at or session.launched_at)
+    if seen.phase is Phase.GONE and _quiet(session, seen, silent, profile):
+        return Verdict(SessionState.LOST, Reason.LOST)
+    started = session.state is SessionState.RUNNING or session.beat_at is not None
+    if started and now >= session.limit_at + timedelta(seconds=profile.grace_s + profile.margin_s):
+        return Verdict(SessionState.LOST, Reason.OVERRAN)
+    if session.beat_at is not None:
+        over = silent >= timedelta(seconds=profile.lease_s)
+        return Verdict(SessionState.LOST, Reason.LOST) if over else Verdict(session.state)
+    return _not_yet_alive(session, seen, silent, profile)
+
+
+def _with_result(session: SessionView, seen: Seen, profile: Profile, now: datetime) -> Verdict:
+    """The work is done; the slot and the meter are free only when the platform says so, or after the margin."""
+    leaving = seen.phase is Phase.RUNNING and session.beat_at is not None
+    if leaving and session.beat_at is not None and now - session.beat_at < timedelta(seconds=profile.margin_s):
+        return Verdict(SessionState.RUNNING)
+    return Verdict(SessionState.ENDED)
+
+
+def _quiet(session: SessionView, seen: Seen, silent: timedelta, profile: Profile) -> bool:
+    """A beat may still be on its way from a session that has just gone: wait for one beat period."""
+    return session.beat_at is None or silent >= timedelta(seconds=profile.beat_s)
+
+
+def _not_yet_alive(session: SessionView, seen: Seen, silent: timedelta, profile: Profile) -> Verdict:
+    if seen.phase is Phase.AWAITING:
+        over = silent >= timedelta(seconds=profile.open_s)
+        return Verdict(SessionState.LOST, Reason.NOT_OPENED) if over else Verdict(SessionState.AWAITING)
+    if seen.phase is Phase.QUEUED:
+        return Verdict(SessionState.PENDING)
+    if seen.phase is Phase.RUNNING:
+        began = seen.started_at or session.launched_at
+        waited = silent - (began - session.launched_at)
+        over = waited >= timedelta(seconds=profile.start_s + profile.lease_s)
+        return Verdict(SessionState.LOST, Reason.LOST) if over else Verdict(SessionState.RUNNING)
+    if seen.phase is Phase.UNKNOWN and silent >= timedelta(seconds=profile.start_s + profile.lease_s):
+        return Verdict(SessionState.LOST, Reason.LAUNCH_FAILED)
+    return Verdict(session.state)

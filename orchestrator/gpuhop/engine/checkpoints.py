@@ -1,0 +1,82 @@
+"""The scheduler's view of a job's checkpoints in the store: which count, which to resume from, which to remove."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from gpuhop.errors import ObjectMissing
+from gpuhop.stores.base import Store
+from gpuhop_worker import wire
+from gpuhop_worker.wire import Manifest, WireError
+
+
+@dataclass(frozen=True)
+class Saved:
+    """One checkpoint: its manifest's key and place; `manifest` is None when it cannot be trusted."""
+
+    key: str
+    token: int
+    seq: int
+    manifest: Manifest | None
+
+
+def places(store: Store, prefix: str) -> list[tuple[int, int, str]]:
+    """(token, seq, key) of every manifest under a prefix, newest first."""
+    found = [(wire.manifest_place(entry.key), entry.key) for entry in store.list(prefix)]
+    return sorted(((*place, key) for place, key in found if place is not None), reverse=True)
+
+
+def counting(store: Store, job: str, sealed: Mapping[int, int], limit: int) -> list[Saved]:
+    """The newest `limit` checkpoints that count (format.md R33), newest first. `sealed`: token -> its last seq."""
+    valid = [row for row in places(store, wire.job_prefix(job)) if row[1] <= sealed.get(row[0], -1)]
+    return [Saved(key, token, seq, read(store, key)) for token, seq, key in valid[:limit]]
+
+
+def read(store: Store, key: str) -> Manifest | None:
+    """The manifest, or None when it is damaged or gone."""
+    try:
+        return Manifest.from_bytes(store.get(key))
+    except (WireError, ObjectMissing):
+        return None
+
+
+def newest_of(store: Store, job: str, token: int) -> tuple[int, int]:
+    """(highest seq, step of the newest readable manifest) of one session; (0, 0) when it saved nothing."""
+    rows = places(store, wire.session_prefix(job, token))
+    step = 0
+    for _, _, key in rows:
+        manifest = read(store, key)
+        if manifest is not None:
+            step = manifest.step
+            break
+    return (rows[0][1] if rows else 0), step
+
+
+def sweep(store: Store, job: str, sealed: Mapping[int, int], keep: int) -> list[str]:
+    """Remove checkpoints beyond the newest `keep` that count, and packs that no kept manifest names. Only while the
+    job has no live session. Manifests first, then packs (R34). Returns the removed keys."""
+    saved = counting(store, job, sealed, keep)
+    good = [one for one in saved if one.manifest is not None]
+    if saved and not good:
+        return []  # nothing readable: remove nothing, a person may want to look
+    kept = {one.key for one in saved}
+    needed = {pack["key"] for one in good if one.manifest is not None for pack in one.manifest.packs}
+    every = [entry.key for entry in store.list(wire.job_prefix(job))]
+    manifests = [key for key in every if wire.manifest_place(key) is not None and key not in kept]
+    packs = [key for key in every if _is_pack(key) and key not in needed]
+    if len(good) < len(saved):
+        packs = []  # a damaged kept manifest may name packs that cannot be known
+    for key in [*manifests, *packs]:
+        store.delete(key)
+    return [*manifests, *packs]
+
+
+def _is_pack(key: str) -> bool:
+    return "/pack-" in key and wire.token_of(key) is not None
+
+
+def size_of(manifests: Iterable[Manifest]) -> int:
+    """Bytes of the packs that these manifests name, each counted once."""
+    sizes = {pack["key"]: int(pack["size"]) for manifest in manifests for pack in manifest.packs}
+    return sum(sizes.values())

@@ -1,0 +1,81 @@
+"""A job's logs and metrics, stitched over its sessions (format.md section 6)."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpuhop.db.records import SessionRow
+from gpuhop.errors import ObjectMissing
+from gpuhop.stores.base import Store
+from gpuhop_worker import codec, wire
+
+_NUMBER = re.compile(r"-(\d{6,})\.gz$")
+
+
+def segments(store: Store, job: str, token: int, what: str) -> list[str]:
+    """Keys of the log or metrics segments of one session, in order."""
+    prefix = wire.session_prefix(job, token) + what + "-"
+    found = [(int(m.group(1)), entry.key) for entry in store.list(prefix) if (m := _NUMBER.search(entry.key))]
+    return [key for _, key in sorted(found)]
+
+
+def text_of(store: Store, job: str, token: int, what: str) -> bytes:
+    """All segments of one session. One that is being replaced, or is damaged, is left out."""
+    parts = []
+    for key in segments(store, job, token, what):
+        try:
+            parts.append(gzip.decompress(store.get(key)))
+        except (ObjectMissing, OSError, EOFError):
+            continue
+    return b"".join(parts)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """New text of one session's log; `first`: a hop happened just before it."""
+
+    session: SessionRow
+    text: str
+    first: bool
+
+
+class LogReader:
+    """Reads a job's log on from where it left off. Give it the sessions anew each time."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._read: dict[int, int] = {}
+
+    def more(self, rows: Sequence[SessionRow]) -> Iterator[Piece]:
+        last = max((token for token in self._read), default=0)
+        for row in sorted(rows, key=lambda r: r.token):
+            if row.token < last:
+                continue
+            whole = text_of(self._store, row.job_id, row.token, "log").decode("utf-8", "replace")
+            done = self._read.get(row.token, 0)
+            if len(whole) > done:
+                yield Piece(row, whole[done:], done == 0)
+                self._read[row.token] = len(whole)
+
+
+def metrics(store: Store, rows: Sequence[SessionRow]) -> list[dict[str, Any]]:
+    """All logged values of a job in order of step, no step twice: a later session cuts at its first step (R50)."""
+    lines: list[dict[str, Any]] = []
+    for row in sorted(rows, key=lambda r: r.token):
+        text = text_of(store, row.job_id, row.token, "metrics")
+        own = [_line(line, row.token) for line in text.splitlines() if line.strip()]
+        if own:
+            lines = [line for line in lines if line["step"] < row.start_step]
+            lines += own
+    return lines
+
+
+def _line(line: bytes, token: int) -> dict[str, Any]:
+    found: dict[str, Any] = codec.decode(json.loads(line))
+    found["~token"] = token
+    return found

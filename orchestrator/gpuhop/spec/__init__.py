@@ -1,0 +1,1 @@
+"""job.yaml -> JobSpec (parse), its code -> one archive (freeze), JSON and hash (codec), the page (docs)."""

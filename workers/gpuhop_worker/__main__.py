@@ -1,0 +1,40 @@
+"""`python -I worker.pyz --grant ADDRESS --dir FOLDER`: run one chunk in this session."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from typing import List, Optional
+
+from gpuhop_worker import store, wire
+from gpuhop_worker.runner import Runner
+from gpuhop_worker.wire import Grant
+
+
+def bundle_path() -> str:
+    """What the command's PYTHONPATH must name: the zipapp, or the folder that holds this package."""
+    package = os.path.dirname(os.path.abspath(__file__))
+    return os.path.dirname(package)
+
+
+def main(argv: Optional[List[str]] = None) -> int:
+    parser = argparse.ArgumentParser(prog="gpuhop-worker")
+    parser.add_argument("--grant", required=True, help="address of the session's grant")
+    parser.add_argument("--dir", required=True, help="folder of this session, made if missing")
+    options = parser.parse_args(argv)
+    try:
+        grant = Grant.from_gzip(store.fetch(options.grant))
+    except (store.StoreFailure, wire.WireError) as error:
+        print(f"gpuhop: the grant cannot be read: {error}", file=sys.stderr)
+        return 10
+    os.makedirs(options.dir, exist_ok=True)
+    runner = Runner(grant, os.path.abspath(options.dir), bundle_path(), dict(os.environ))
+    signal.signal(signal.SIGTERM, lambda number, frame: runner.stop_by_signal())
+    signal.signal(signal.SIGINT, lambda number, frame: runner.stop_by_signal())
+    return runner.run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,227 @@
+"""Folder mode: a script that writes checkpoints into a folder and can resume from it, unchanged.
+
+A snapshot is taken only when the whole folder has been still for a while, no process of the command holds one of
+its files open for writing, and known containers are complete; a file that changes while it is read voids the try.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import stat
+import struct
+import zipfile
+from typing import Any, Dict, Iterator, List, Optional, Tuple
+
+from gpuhop_worker import checkpoint, files
+from gpuhop_worker.wire import Manifest
+
+_TEMPORARY = re.compile(r"(^\.)|(\.tmp)|(\.part(ial)?$)|(\.incomplete$)|(~$)|(\.lock$)|(^tmp)", re.IGNORECASE)
+_ZIP = (".pt", ".pth", ".ckpt", ".bin", ".zip", ".npz", ".keras")
+
+Signature = Tuple[Tuple[Any, ...], ...]
+
+
+def scan(folder: str) -> Signature:
+    """(path, size, mtime in ns, inode, mode) of every file and link that is not temporary, sorted."""
+    rows: List[Tuple[Any, ...]] = []
+    for root, folders, names in os.walk(folder):
+        folders[:] = sorted(f for f in folders if not _TEMPORARY.search(f))
+        linked = [f for f in folders if os.path.islink(os.path.join(root, f))]
+        for name in [*names, *linked]:
+            if _TEMPORARY.search(name):
+                continue
+            path = os.path.join(root, name)
+            try:
+                found = os.lstat(path)
+            except FileNotFoundError:
+                continue
+            if stat.S_ISREG(found.st_mode) or stat.S_ISLNK(found.st_mode):
+                relative = os.path.relpath(path, folder).replace(os.sep, "/")
+                rows.append((relative, found.st_size, found.st_mtime_ns, found.st_ino, found.st_mode))
+    return tuple(sorted(rows))
+
+
+def open_for_writing(folder: str, group: int) -> bool:
+    """True when a process of the group holds a file under folder open for writing (Linux; elsewhere False)."""
+    root = os.path.realpath(folder) + os.sep
+    for pid in _group_members(group):
+        try:
+            handles = os.listdir(f"/proc/{pid}/fd")
+        except OSError:
+            continue
+        for handle in handles:
+            try:
+                target = os.readlink(f"/proc/{pid}/fd/{handle}")
+                if target.startswith(root) and _writes(pid, handle):
+                    return True
+            except OSError:
+                continue
+    return False
+
+
+def _group_members(group: int) -> Iterator[int]:
+    if not os.path.isdir("/proc/self"):
+        return
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                if os.getpgid(int(name)) == group:
+                    yield int(name)
+            except OSError:
+                continue
+
+
+def _writes(pid: int, handle: str) -> bool:
+    with open(f"/proc/{pid}/fdinfo/{handle}", "rb") as source:
+        for line in source:
+            if line.startswith(b"flags:"):
+                return bool(int(line.split()[1], 8) & (os.O_WRONLY | os.O_RDWR))
+    return False
+
+
+def whole(path: str) -> bool:
+    """False when a known container is cut: a torch or NumPy zip without its directory, short safetensors."""
+    if path.endswith(".safetensors"):
+        return _whole_safetensors(path)
+    if path.endswith(_ZIP):
+        with open(path, "rb") as source:
+            if source.read(2) != b"PK":
+                return os.path.getsize(path) > 0
+        return zipfile.is_zipfile(path)
+    return True
+
+
+def _whole_safetensors(path: str) -> bool:
+    # safetensors: u64 little-endian header length, JSON header, data; the last data_offsets end = data length.
+    size = os.path.getsize(path)
+    with open(path, "rb") as source:
+        head = source.read(8)
+        if len(head) < 8:
+            return False
+        (length,) = struct.unpack("<Q", head)
+        if length > size - 8:
+            return False
+        try:
+            header = json.loads(source.read(length))
+        except ValueError:
+            return False
+    ends = [v["data_offsets"][1] for k, v in header.items() if k != "__metadata__"]
+    return bool(size == 8 + length + (max(ends) if ends else 0))
+
+
+class FolderWatch:
+    """Decides when the folder may be taken, and takes it into the spool."""
+
+    def __init__(self, folder: str, spool: str, settle_s: float) -> None:
+        self._folder = folder
+        self._spool = spool
+        self._settle_s = settle_s
+        self._seen: Signature = ()
+        self._since = 0.0
+        self._taken: Signature = scan(folder) if os.path.isdir(folder) else ()
+        self._taken_at = 0.0
+        self._taken_step = 0
+        self._number = 0
+
+    def due(self, elapsed: float, every_s: Optional[float], step: int, every_steps: Optional[int]) -> bool:
+        """True when the job's `every` has gone by since the last snapshot."""
+        if every_steps is not None:
+            return step - self._taken_step >= every_steps
+        return elapsed - self._taken_at >= (every_s or 0.0)
+
+    def ready(self, now: float, group: Optional[int]) -> bool:
+        """True when there is something new and it has been still for settle_s. `group`: None when it has ended."""
+        signature = scan(self._folder)
+        if signature != self._seen:
+            self._seen, self._since = signature, now
+        if not signature or signature == self._taken:
+            return False
+        if group is None:
+            return self._complete(signature)
+        if now - self._since < self._settle_s or open_for_writing(self._folder, group):
+            return False
+        return self._complete(signature)
+
+    def _complete(self, signature: Signature) -> bool:
+        try:
+            paths = [os.path.join(self._folder, row[0]) for row in signature if stat.S_ISREG(row[4])]
+            return all(whole(path) for path in paths)
+        except OSError:
+            return False
+
+    def take(self, step: int, fingerprint: Dict[str, Any], elapsed: float) -> bool:
+        """Copy the folder into a new snapshot. False, and nothing left behind, when it changed meanwhile."""
+        before = self._seen
+        self._number += 1
+        target = os.path.join(self._spool, f"snap-{self._number:06d}")
+        os.makedirs(target)
+        writer = checkpoint.PackWriter(target)
+        try:
+            rows = [self._add(writer, row) for row in before]
+            if scan(self._folder) != before:
+                raise _Changed
+            checkpoint.write_draft(target, writer, {"step": step, "files": rows, "fingerprint": fingerprint})
+        except (FileNotFoundError, _Changed):
+            return self._give_up(writer, target)
+        except OSError:
+            self._give_up(writer, target)
+            raise
+        self._taken, self._taken_at, self._taken_step = before, elapsed, step
+        return True
+
+    def _give_up(self, writer: checkpoint.PackWriter, target: str) -> bool:
+        writer.close()
+        shutil.rmtree(target, ignore_errors=True)
+        return False
+
+    def _add(self, writer: checkpoint.PackWriter, row: Tuple[Any, ...]) -> Dict[str, Any]:
+        path, size, _, _, mode = row
+        full = os.path.join(self._folder, path)
+        if stat.S_ISLNK(mode):
+            return {"path": path, "link": os.readlink(full), "first": 0, "last": 0}
+        first = last = len(writer.blocks)
+        left = size
+        with open(full, "rb") as source:
+            while left > 0:
+                piece = source.read(min(left, checkpoint.BLOCK))
+                if not piece:
+                    raise _Changed
+                left -= len(piece)
+                last = writer.add(piece)[1]
+        return {"path": path, "size": size, "mode": stat.S_IMODE(mode), "first": first, "last": last}
+
+
+class _Changed(Exception):
+    """The file became shorter while it was read."""
+
+
+def put_in_place(manifest: Manifest, packs: str, folder: str) -> None:
+    """Rebuild the saved folder beside its place, then swap it in. Raises checkpoint.Damaged, ValueError."""
+    fresh = folder.rstrip(os.sep) + ".gpuhop-restoring"
+    shutil.rmtree(fresh, ignore_errors=True)
+    os.makedirs(fresh)
+    reader = checkpoint.PackReader(manifest, packs)
+    try:
+        for entry in manifest.files:
+            _rebuild(reader, entry, fresh)
+    finally:
+        reader.close()
+    if os.path.lexists(folder):
+        shutil.rmtree(folder)
+    os.rename(fresh, folder)
+
+
+def _rebuild(reader: checkpoint.PackReader, entry: Dict[str, Any], root: str) -> None:
+    path = files.inside(root, entry["path"])
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    if "link" in entry:
+        files.inside(root, os.path.join(os.path.dirname(entry["path"]), entry["link"]))
+        os.symlink(entry["link"], path)
+        return
+    with open(path, "wb") as out:
+        for piece in reader.blocks(entry["first"], entry["last"]):
+            out.write(piece)
+    os.chmod(path, entry["mode"])

@@ -1,0 +1,121 @@
+"""State of objects with state_dict()/load_state_dict(), NumPy arrays included: capture and restore without torch."""
+
+from __future__ import annotations
+
+import platform
+import random
+import sys
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+from gpuhop_worker import codec
+from gpuhop_worker.codec import StateError
+
+
+class RestoreMismatch(Exception):
+    """The script's objects do not fit the checkpoint: every difference is named."""
+
+    def __init__(self, differences: List[str]) -> None:
+        super().__init__("; ".join(differences))
+        self.differences = differences
+
+
+class Capture:
+    """The arrays met while state is encoded, in order, and the JSON marks that stand for them."""
+
+    def __init__(self) -> None:
+        self.tensors: List[Tuple[str, Any]] = []
+        self.aliases: List[Tuple[str, str]] = []  # (name, name of the earlier tensor with the same memory)
+
+    def lift(self, value: Any, path: str) -> Optional[Any]:
+        """codec.Lift for NumPy arrays and scalars."""
+        numpy = sys.modules.get("numpy")
+        if numpy is None:
+            return None
+        scalar = isinstance(value, numpy.generic)
+        array = numpy.asarray(value) if scalar else value
+        if not isinstance(array, numpy.ndarray) or array.dtype.kind not in "biufc":
+            return None
+        self.tensors.append((path, array))
+        return {"tensor": path, "scalar": True} if scalar else {"tensor": path}
+
+
+def entry_of(name: str, value: Any) -> Dict[str, Any]:
+    """A row of the manifest's `tensors`, without its block range."""
+    return {"name": name, "dtype": "numpy:" + value.dtype.str, "shape": list(value.shape), "stride": []}
+
+
+def bytes_of(value: Any) -> memoryview:
+    return memoryview(value.tobytes(order="C"))
+
+
+def value_of(data: bytes, entry: Dict[str, Any]) -> Any:
+    import numpy
+
+    dtype = numpy.dtype(entry["dtype"][len("numpy:") :])
+    return numpy.frombuffer(data, dtype=dtype).reshape(entry["shape"]).copy()
+
+
+def rng_state() -> Dict[str, Any]:
+    """Python's generator, and NumPy's global one where NumPy is loaded."""
+    state: Dict[str, Any] = {"python": random.getstate()}
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        kind, keys, position, has_gauss, cached = numpy.random.get_state()
+        state["numpy"] = (str(kind), keys, int(position), int(has_gauss), float(cached))
+    return state
+
+
+def set_rng_state(state: Dict[str, Any]) -> None:
+    random.setstate(state["python"])
+    if "numpy" in state:
+        import numpy
+
+        numpy.random.set_state(state["numpy"])
+
+
+def capture(tracked: Dict[str, Any]) -> Tuple[Any, Capture]:
+    """(JSON state, arrays). Raises StateError, naming what cannot be saved."""
+    found = Capture()
+    body = {title: codec.encode(thing.state_dict(), found.lift, title) for title, thing in tracked.items()}
+    body["~rng"] = codec.encode(rng_state(), found.lift, "~rng")
+    return body, found
+
+
+def restore(tracked: Dict[str, Any], body: Dict[str, Any], tensor: Callable[[str], Any]) -> None:
+    """Write a saved state into the live objects. Raises RestoreMismatch before anything was changed."""
+    check_titles(tracked, body)
+    states = {title: codec.decode(body[title], lower_arrays(tensor)) for title in body}
+    for title, thing in tracked.items():
+        thing.load_state_dict(states[title])
+    set_rng_state(states["~rng"])
+
+
+def check_titles(tracked: Dict[str, Any], body: Dict[str, Any]) -> None:
+    wanted, saved = set(tracked), {title for title in body if not title.startswith("~")}
+    problems = [f"tracked object {n!r} is not in the checkpoint" for n in sorted(wanted - saved)]
+    problems += [f"the checkpoint holds {n!r}, which the script does not track" for n in sorted(saved - wanted)]
+    if problems:
+        raise RestoreMismatch(problems)
+
+
+def lower_arrays(tensor: Callable[[str], Any]) -> codec.Lower:
+    def lower(mark: Any) -> Any:
+        if "tensor" not in mark:
+            raise StateError(f"unknown mark {mark!r}")
+        value = tensor(mark["tensor"])
+        return value[()] if mark.get("scalar") else value
+
+    return lower
+
+
+def fingerprint() -> Dict[str, Any]:
+    """What must be equal for bit-exact resume."""
+    found: Dict[str, Any] = {"python": platform.python_version(), "machine": platform.machine()}
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        found["numpy"] = numpy.__version__
+    return found
+
+
+def set_threads(count: int) -> None:
+    """Nothing here uses a thread pool of its own."""

@@ -1,0 +1,328 @@
+"""Torch objects <-> raw bytes and JSON. The only file of the worker that imports torch.
+
+Rules and traps: facts on exact resume (optimizer state by parameter name and written directly, because
+`load_state_dict` casts moments, pytorch#43706; schedulers are loaded before optimizers; RNGs last).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+
+import torch
+
+from gpuhop_worker import codec, plain_state
+from gpuhop_worker.codec import StateError
+from gpuhop_worker.plain_state import RestoreMismatch
+
+Tensor = torch.Tensor
+
+# ---------------------------------------------------------------- bytes
+
+
+def dtype_name(tensor: Tensor) -> str:
+    return str(tensor.dtype).replace("torch.", "")
+
+
+def tensor_bytes(tensor: Tensor) -> memoryview:
+    """The elements in C order, little-endian (all hosts that torch runs on are)."""
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    if flat.numel() == 0:
+        return memoryview(b"")
+    return memoryview(flat.view(torch.uint8).numpy()).cast("B")  # type: ignore[arg-type]
+
+
+def tensor_from(data: bytes, entry: Dict[str, Any]) -> Tensor:
+    """A new CPU tensor with the saved dtype, shape and memory layout."""
+    dtype = getattr(torch, entry["dtype"])
+    flat = torch.empty(0, dtype=dtype)
+    if data:
+        flat = torch.frombuffer(bytearray(data), dtype=torch.uint8).view(dtype)
+    shape, stride = entry["shape"], entry["stride"]
+    dense = flat.reshape(shape)
+    if list(dense.stride()) == list(stride):
+        return dense
+    laid = torch.empty_strided(shape, stride, dtype=dtype)
+    laid.copy_(dense)
+    return laid
+
+
+def _storage_key(tensor: Tensor) -> Optional[Tuple[Any, ...]]:
+    """Equal keys = the same elements in the same memory (tied weights). None for empty tensors."""
+    if tensor.numel() == 0 or tensor.is_sparse:
+        return None
+    return (
+        str(tensor.device),
+        tensor.data_ptr(),
+        tuple(tensor.shape),
+        tuple(tensor.stride()),
+        str(tensor.dtype),
+    )
+
+
+class Capture(plain_state.Capture):
+    """The tensors and arrays met while state is encoded."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._seen: Dict[Tuple[Any, ...], str] = {}
+
+    def lift(self, value: Any, path: str) -> Optional[Any]:
+        """codec.Lift for tensors, arrays, dtypes, devices and sizes."""
+        if isinstance(value, Tensor):
+            return self._tensor(value, path)
+        if isinstance(value, torch.Size):
+            return {"size": list(value)}
+        if isinstance(value, torch.dtype):
+            return {"dtype": str(value).replace("torch.", "")}
+        if isinstance(value, torch.device):
+            return {"device": str(value)}
+        return super().lift(value, path)
+
+    def _tensor(self, value: Tensor, path: str) -> Any:
+        if value.layout != torch.strided or value.is_quantized:
+            raise StateError(f"{path} is a {value.layout} tensor, which cannot be saved yet")
+        key = _storage_key(value)
+        if key is not None and key in self._seen:
+            self.aliases.append((path, self._seen[key]))
+        else:
+            if key is not None:
+                self._seen[key] = path
+            self.tensors.append((path, value))
+        return {"tensor": path}
+
+
+def entry_of(name: str, value: Any) -> Dict[str, Any]:
+    """A row of the manifest's `tensors`, without its block range."""
+    if not isinstance(value, Tensor):
+        return plain_state.entry_of(name, value)
+    shape, stride = list(value.shape), list(value.stride())
+    return {"name": name, "dtype": dtype_name(value), "shape": shape, "stride": stride}
+
+
+def bytes_of(value: Any) -> memoryview:
+    return tensor_bytes(value) if isinstance(value, Tensor) else plain_state.bytes_of(value)
+
+
+def value_of(data: bytes, entry: Dict[str, Any]) -> Any:
+    return plain_state.value_of(data, entry) if entry["dtype"].startswith("numpy:") else tensor_from(data, entry)
+
+
+# ---------------------------------------------------------------- capture
+
+
+def parameter_names(tracked: Dict[str, Any]) -> Dict[int, str]:
+    """id(parameter) -> a name that does not depend on order: '<tracked name>.<parameter name>'."""
+    names: Dict[int, str] = {}
+    for title, thing in tracked.items():
+        if isinstance(thing, torch.nn.Module):
+            for name, parameter in thing.named_parameters(remove_duplicate=False):
+                names.setdefault(id(parameter), f"{title}.{name}")
+    return names
+
+
+def _optimizer_state(optimizer: torch.optim.Optimizer, names: Dict[int, str]) -> Dict[str, Any]:
+    groups = []
+    state: Dict[str, Any] = {}
+    for number, group in enumerate(optimizer.param_groups):
+        members = []
+        for place, parameter in enumerate(group["params"]):
+            name = names.get(id(parameter), f"group{number}.{place}")
+            members.append(name)
+            if parameter in optimizer.state:
+                state[name] = dict(optimizer.state[parameter])
+        groups.append(dict({k: v for k, v in group.items() if k != "params"}, params=members))
+    return {"groups": groups, "state": state}
+
+
+def capture(tracked: Dict[str, Any]) -> Tuple[Any, Capture]:
+    """(JSON state, tensors) of all tracked objects and RNGs. Raises StateError, naming what cannot be saved."""
+    found = Capture()
+    names = parameter_names(tracked)
+    body = {}
+    for title, thing in tracked.items():
+        body[title] = codec.encode(_state_of(thing, names), found.lift, title)
+    body["~rng"] = codec.encode(rng_state(), found.lift, "~rng")
+    return body, found
+
+
+def _state_of(thing: Any, names: Dict[int, str]) -> Any:
+    if isinstance(thing, torch.optim.Optimizer):
+        return _optimizer_state(thing, names)
+    if isinstance(thing, torch.Generator):
+        return {"generator": thing.get_state()}
+    if isinstance(thing, Tensor):
+        return {"value": thing}
+    if isinstance(thing, torch.nn.Module):
+        return {
+            "state_dict": dict(thing.state_dict()),
+            "hidden": dict(_hidden_buffers(thing)),
+            **_mode(thing),
+        }
+    return thing.state_dict()
+
+
+def _mode(module: torch.nn.Module) -> Dict[str, Any]:
+    return {"training": [name for name, part in module.named_modules() if part.training]}
+
+
+def _hidden_buffers(module: torch.nn.Module) -> Iterator[Tuple[str, Tensor]]:
+    """Buffers registered with persistent=False: they change in training too, and no state_dict holds them."""
+    held = set(module.state_dict(keep_vars=True))
+    for name, buffer in module.named_buffers():
+        if name not in held:
+            yield name, buffer
+
+
+# ---------------------------------------------------------------- RNGs
+
+
+def rng_state() -> Dict[str, Any]:
+    """Python's, NumPy's, torch's and every CUDA device's generator."""
+    state = dict(plain_state.rng_state(), torch=torch.get_rng_state())
+    if torch.cuda.is_available():
+        state["cuda"] = torch.cuda.get_rng_state_all()
+    return state
+
+
+def set_rng_state(state: Dict[str, Any]) -> None:
+    plain_state.set_rng_state(state)
+    torch.set_rng_state(state["torch"])
+    if "cuda" in state and torch.cuda.is_available() and len(state["cuda"]) == torch.cuda.device_count():
+        torch.cuda.set_rng_state_all(state["cuda"])
+
+
+# ---------------------------------------------------------------- restore
+
+
+def restore(tracked: Dict[str, Any], body: Dict[str, Any], tensor: Callable[[str], Any]) -> None:
+    """Write a saved state into the live objects. `tensor(name)` gives a saved tensor.
+
+    Raises RestoreMismatch with every missing, extra, re-shaped or re-typed part, before anything was changed.
+    """
+    plain_state.check_titles(tracked, body)
+    states = {title: codec.decode(body[title], _lower(tensor)) for title in body}
+    names = parameter_names(tracked)
+    problems = [p for title, thing in tracked.items() for p in _differences(title, thing, states[title], names)]
+    if problems:
+        raise RestoreMismatch(problems)
+    # Optimizers after everything else: schedulers write lr into the groups when they are loaded.
+    for title, thing in sorted(tracked.items(), key=lambda item: isinstance(item[1], torch.optim.Optimizer)):
+        _put_back(thing, states[title], names)
+    set_rng_state(states["~rng"])
+
+
+def _lower(tensor: Callable[[str], Any]) -> codec.Lower:
+    arrays = plain_state.lower_arrays(tensor)
+
+    def lower(mark: Any) -> Any:
+        if "size" in mark:
+            return torch.Size(mark["size"])
+        if "dtype" in mark:
+            return getattr(torch, mark["dtype"])
+        if "device" in mark:
+            return torch.device(mark["device"])
+        return arrays(mark)
+
+    return lower
+
+
+def _differences(title: str, thing: Any, state: Any, names: Dict[int, str]) -> List[str]:
+    if isinstance(thing, torch.nn.Module):
+        live = dict(thing.state_dict(), **dict(_hidden_buffers(thing)))
+        return _tensor_differences(title, live, dict(state["state_dict"], **state["hidden"]))
+    if isinstance(thing, torch.optim.Optimizer):
+        live = _optimizer_state(thing, names)
+        here = [group["params"] for group in live["groups"]]
+        there = [group["params"] for group in state["groups"]]
+        return [] if here == there else _group_differences(title, here, there)
+    if isinstance(thing, Tensor):
+        return _tensor_differences(title, {"value": thing}, state)
+    return []
+
+
+def _group_differences(title: str, here: List[List[str]], there: List[List[str]]) -> List[str]:
+    ours, theirs = {n for group in here for n in group}, {n for group in there for n in group}
+    found = [f"{title}: parameter {n} is not in the checkpoint" for n in sorted(ours - theirs)]
+    found += [f"{title}: the checkpoint has parameter {n}, the script has not" for n in sorted(theirs - ours)]
+    return found or [f"{title}: the parameter groups are divided otherwise than in the checkpoint"]
+
+
+def _tensor_differences(title: str, live: Dict[str, Any], saved: Dict[str, Any]) -> List[str]:
+    found = [f"{title}: {n} is not in the checkpoint" for n in sorted(set(live) - set(saved))]
+    found += [f"{title}: the checkpoint has {n}, the script has not" for n in sorted(set(saved) - set(live))]
+    for name in sorted(set(live) & set(saved)):
+        a, b = live[name], saved[name]
+        if isinstance(a, Tensor) and isinstance(b, Tensor):
+            if a.shape != b.shape:
+                found.append(f"{title}: {name} has shape {list(a.shape)}, saved was {list(b.shape)}")
+            elif a.dtype != b.dtype:
+                found.append(f"{title}: {name} is {a.dtype}, saved was {b.dtype}")
+    return found
+
+
+def _put_back(thing: Any, state: Any, names: Dict[int, str]) -> None:
+    if isinstance(thing, torch.nn.Module):
+        _load_module(thing, state)
+    elif isinstance(thing, torch.optim.Optimizer):
+        _load_optimizer(thing, state, names)
+    elif isinstance(thing, torch.Generator):
+        thing.set_state(state["generator"])
+    elif isinstance(thing, Tensor):
+        with torch.no_grad():
+            thing.copy_(state["value"])
+    else:
+        thing.load_state_dict(state)
+
+
+def _load_module(module: torch.nn.Module, state: Dict[str, Any]) -> None:
+    live = dict(module.state_dict(keep_vars=True), **dict(_hidden_buffers(module)))
+    extra = {}
+    with torch.no_grad():
+        for name, value in dict(state["state_dict"], **state["hidden"]).items():
+            if isinstance(live[name], Tensor):
+                live[name].copy_(value)
+            else:
+                extra[name] = value
+    if extra:  # get_extra_state / set_extra_state
+        module.load_state_dict(dict(module.state_dict(), **extra), strict=True)
+    training = set(state["training"])
+    for name, part in module.named_modules():
+        part.training = name in training
+
+
+def _load_optimizer(optimizer: torch.optim.Optimizer, state: Dict[str, Any], names: Dict[int, str]) -> None:
+    optimizer.state.clear()
+    for number, (group, saved) in enumerate(zip(optimizer.param_groups, state["groups"])):
+        group.update({k: v for k, v in saved.items() if k != "params"})
+        for place, parameter in enumerate(group["params"]):
+            name = names.get(id(parameter), f"group{number}.{place}")
+            if name in state["state"]:
+                optimizer.state[parameter] = {k: _on_device(k, v, parameter) for k, v in state["state"][name].items()}
+
+
+def _on_device(key: str, value: Any, parameter: Tensor) -> Any:
+    # `step` of the default (non-capturable) optimizers lives on the CPU; everything else beside its parameter.
+    if isinstance(value, Tensor) and not (key == "step" and value.dim() == 0):
+        return value.to(parameter.device)
+    return value
+
+
+def fingerprint() -> Dict[str, Any]:
+    """What must be equal for bit-exact resume; a difference is said aloud before the first step."""
+    found = dict(
+        plain_state.fingerprint(),
+        torch=torch.__version__,
+        threads=torch.get_num_threads(),
+        device="cuda" if torch.cuda.is_available() else "cpu",
+        cpu_capability=torch.backends.cpu.get_cpu_capability(),
+        deterministic=torch.are_deterministic_algorithms_enabled(),
+    )
+    if torch.cuda.is_available():
+        found["gpu"] = torch.cuda.get_device_name(0)
+        found["gpu_count"] = torch.cuda.device_count()
+        found["cuda"] = torch.version.cuda
+    return found
+
+
+def set_threads(count: int) -> None:
+    torch.set_num_threads(count)
