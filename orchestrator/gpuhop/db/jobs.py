@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from gpuhop.db import events
 from gpuhop.db.records import JobRow, job_row
 from gpuhop.db.tables import jobs
-from gpuhop.domain.states import OVER, JobState, Reason, Wish, job_move_allowed
+from gpuhop.domain.states import OVER, JobState, Reason, SessionState, Wish, job_move_allowed
 from gpuhop.errors import GpuhopError, InvalidInput, NotFound
 
 _OVER = [state.value for state in OVER]
@@ -18,8 +18,8 @@ _OVER = [state.value for state in OVER]
 class IllegalMove(GpuhopError):
     """A state change that the table of transitions does not have. A bug, or two writers."""
 
-    def __init__(self, job: str, before: JobState, after: JobState) -> None:
-        super().__init__(f"job {job} is {before.value} and cannot become {after.value}", f"gpuhop status {job}")
+    def __init__(self, name: str, before: JobState | SessionState, after: JobState | SessionState) -> None:
+        super().__init__(f"{name} is {before.value} and cannot become {after.value}", "gpuhop status")
         self.before = before
         self.after = after
 
@@ -104,6 +104,7 @@ def same_file(c: sa.Connection, source: str) -> list[JobRow]:
 
 def set_wish(c: sa.Connection, job: JobRow, wish: Wish, now: datetime) -> None:
     """What the user wants. Raises InvalidInput when the job is over."""
+    job = get(c, job.id)  # as it is under this transaction's lock: the caller may have read it long ago
     if job.state in (JobState.DONE, JobState.CANCELLED) or (job.state is JobState.FAILED and wish is Wish.PAUSE):
         raise InvalidInput(f"job {job.id} is already {job.state.value}", f"gpuhop status {job.id}")
     c.execute(jobs.update().where(jobs.c.id == job.id).values(wish=wish.value, wish_at=now))
@@ -112,6 +113,8 @@ def set_wish(c: sa.Connection, job: JobRow, wish: Wish, now: datetime) -> None:
     )
     if wish is Wish.RUN and job.state in (JobState.PAUSED, JobState.FAILED):
         move(c, job.id, JobState.QUEUED, None, "", now)
+    if wish is Wish.CANCEL and job.state is JobState.FAILED:  # the scheduler does not look at it any more
+        move(c, job.id, JobState.CANCELLED, Reason.CANCELLED, "", now)
 
 
 def move(c: sa.Connection, job_id: str, after: JobState, reason: Reason | None, detail: str, now: datetime) -> None:

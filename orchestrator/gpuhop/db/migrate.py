@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,7 +11,7 @@ import sqlalchemy as sa
 from filelock import FileLock, Timeout
 
 from gpuhop.db.connect import Database, connect, readable_errors
-from gpuhop.errors import DatabaseError
+from gpuhop.errors import DatabaseError, DiskFull
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -90,6 +91,10 @@ def _upgrade(engine: sa.Engine, path: Path) -> None:
                 _run(connection.execution_options(gpuhop_begin="IMMEDIATE"))
     except Timeout as error:
         raise DatabaseError("another process has been migrating the database for a minute", "gpuhop db") from error
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise DiskFull(f"no space left for {path}; nothing was changed", f"df -h {path.parent}") from error
+        raise DatabaseError(f"{path} cannot be migrated: {error.strerror}", f"ls -la {path.parent}") from error
 
 
 def _run(connection: sa.Connection) -> None:

@@ -30,11 +30,12 @@ def append(
 
 
 def charges(c: sa.Connection, platform: str, window: Window, now: datetime) -> list[Charge]:
-    """What may still count at `now`: for windows with a period, two periods back (a session may cross the edge)."""
+    """What may still count at `now`: for windows with a period, two periods back (a session may cross the edge);
+    for an anchored one everything, because where a period begins depends on all that came before."""
     query = sa.select(quota_entries.c.start, quota_entries.c.at, quota_entries.c.seconds).where(
         quota_entries.c.platform == platform, quota_entries.c.kind.in_(["charge", "adjust"])
     )
-    if window.kind in (WindowKind.WEEKLY, WindowKind.ROLLING, WindowKind.ANCHORED):
+    if window.kind in (WindowKind.WEEKLY, WindowKind.ROLLING):
         query = query.where(quota_entries.c.at >= now - timedelta(seconds=2 * window.period_s))
     elif window.kind is WindowKind.MONTHLY:
         query = query.where(quota_entries.c.at >= now - timedelta(days=62))
@@ -43,9 +44,10 @@ def charges(c: sa.Connection, platform: str, window: Window, now: datetime) -> l
 
 def held(c: sa.Connection, platform: str) -> float:
     """Seconds reserved by sessions that are not closed."""
-    total = sa.func.coalesce(sa.func.sum(quota_entries.c.seconds), 0.0)
-    sums = {}
-    for kind in ("hold", "release"):
-        query = sa.select(total).where(quota_entries.c.platform == platform, quota_entries.c.kind == kind)
-        sums[kind] = float(c.execute(query).scalar_one())
-    return max(0.0, sums["hold"] - sums["release"])
+    released = sa.select(quota_entries.c.session_id).where(quota_entries.c.kind == "release")
+    query = sa.select(sa.func.coalesce(sa.func.sum(quota_entries.c.seconds), 0.0)).where(
+        quota_entries.c.platform == platform,
+        quota_entries.c.kind == "hold",
+        quota_entries.c.session_id.not_in(released),
+    )
+    return float(c.execute(query).scalar_one())

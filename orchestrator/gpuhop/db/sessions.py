@@ -20,6 +20,9 @@ def acquire(
     c: sa.Connection, job_id: str, platform: str, *, budget_s: float, hold_s: float, start_step: int, now: datetime
 ) -> SessionRow:
     """The next token, a lease, a hold and a LAUNCHING session, or nothing. Raises IllegalMove, LeaseLost."""
+    holder = c.execute(sa.select(leases.c.token).where(leases.c.job_id == job_id)).scalar()
+    if holder is not None:
+        raise LeaseLost(job_id, holder + 1)
     token = c.execute(
         jobs_table.update()
         .where(jobs_table.c.id == job_id)
@@ -44,8 +47,6 @@ def acquire(
         )
         .returning(sessions)
     ).one()
-    if c.execute(sa.select(leases.c.token).where(leases.c.job_id == job_id)).first() is not None:
-        raise LeaseLost(job_id, token)
     c.execute(leases.insert().values(job_id=job_id, token=token, session_id=row.id, acquired_at=now))
     quota.append(c, platform=platform, kind="hold", seconds=hold_s, start=now, at=now, session_id=row.id)
     jobs.move(c, job_id, JobState.RUNNING, None, f"t{token:04d} on {platform}", now)
@@ -67,12 +68,13 @@ def observe(
     beat: dict[str, object],
     now: datetime,
 ) -> None:
-    """What a look at a live session gave. `beat`: columns of a new beat, empty for none."""
+    """What a look at a live session gave. `beat`: columns of a new beat, empty for none. Raises LeaseLost,
+    IllegalMove."""
     _guard(c, session)
     values: dict[str, object] = dict(beat)
     if state is not session.state:
         if not session_move_allowed(session.state, state):
-            raise LeaseLost(session.job_id, session.token)
+            raise jobs.IllegalMove(session.name, session.state, state)
         values["state"] = state.value
         events.add(
             c, now, session.job_id, f"session-{state.value}", f"{session.name} on {session.platform}: {state.value}"
@@ -102,6 +104,8 @@ def close(
     """End a session: charge its quota, release its hold, give up its lease, seal its checkpoints. One transaction
     with whatever the caller decides about the job. Raises LeaseLost when the token is no longer the current one."""
     _guard(c, session)
+    if not session_move_allowed(session.state, state):
+        raise jobs.IllegalMove(session.name, session.state, state)
     c.execute(
         sessions.update()
         .where(sessions.c.id == session.id)

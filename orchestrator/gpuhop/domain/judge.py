@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from gpuhop.domain.states import Reason, SessionState
+from gpuhop.domain.states import Reason, SessionState, session_move_allowed
 from gpuhop.domain.world import Profile, SessionView
 from gpuhop_worker.wire import Beat, Result
 
@@ -25,7 +25,8 @@ class Phase(StrEnum):
 @dataclass(frozen=True)
 class Seen:
     """What one look at a session gave. `store_answered`: the store was asked and answered, so that an absent
-    beat or result is a fact and not a failure. `new_beat`: the beat's number grew since the last look."""
+    beat or result is a fact and not a failure. `new_beat`: the beat's number grew since the last look. `mute_s`: for
+    how long the platform has given no answer, over several calls in a row; 0 after a single failure."""
 
     store_answered: bool
     result: Result | None = None
@@ -35,6 +36,7 @@ class Seen:
     started_at: datetime | None = None
     ended_at: datetime | None = None
     note: str = ""
+    mute_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,8 @@ class Verdict:
 
 
 def judge(session: SessionView, seen: Seen, profile: Profile, now: datetime) -> Verdict:
-    """The session's state after this look."""
+    """The session's state after this look. `now` is a moment before the look began: a machine that sleeps between
+    look and judgement must not count its sleep as the session's silence."""
     if seen.result is not None:
         return _with_result(session, seen, profile, now)
     if seen.new_beat:
@@ -67,8 +70,8 @@ def judge(session: SessionView, seen: Seen, profile: Profile, now: datetime) -> 
 
 def _with_result(session: SessionView, seen: Seen, profile: Profile, now: datetime) -> Verdict:
     """The work is done; the slot and the meter are free only when the platform says so, or after the margin."""
-    leaving = seen.phase is Phase.RUNNING and session.beat_at is not None
-    if leaving and session.beat_at is not None and now - session.beat_at < timedelta(seconds=profile.margin_s):
+    alive_at = session.beat_at or session.started_at
+    if seen.phase is Phase.RUNNING and (alive_at is None or now - alive_at < timedelta(seconds=profile.margin_s)):
         return Verdict(SessionState.RUNNING)
     return Verdict(SessionState.ENDED)
 
@@ -79,16 +82,26 @@ def _quiet(session: SessionView, seen: Seen, silent: timedelta, profile: Profile
 
 
 def _not_yet_alive(session: SessionView, seen: Seen, silent: timedelta, profile: Profile) -> Verdict:
-    if seen.phase is Phase.AWAITING:
+    """No beat was ever seen: the platform's word counts, and its silence only when it has lasted."""
+    patience = timedelta(seconds=profile.start_s + profile.lease_s)
+    unopened = session.state in (SessionState.LAUNCHING, SessionState.AWAITING)
+    phase = seen.phase
+    if phase is Phase.UNKNOWN and profile.attended and unopened:
+        phase = Phase.AWAITING  # nobody can be asked whether a person came: only the beat tells
+    if phase is Phase.AWAITING and unopened:
         over = silent >= timedelta(seconds=profile.open_s)
         return Verdict(SessionState.LOST, Reason.NOT_OPENED) if over else Verdict(SessionState.AWAITING)
-    if seen.phase is Phase.QUEUED:
-        return Verdict(SessionState.PENDING)
-    if seen.phase is Phase.RUNNING:
-        began = seen.started_at or session.launched_at
-        waited = silent - (began - session.launched_at)
-        over = waited >= timedelta(seconds=profile.start_s + profile.lease_s)
-        return Verdict(SessionState.LOST, Reason.LOST) if over else Verdict(SessionState.RUNNING)
-    if seen.phase is Phase.UNKNOWN and silent >= timedelta(seconds=profile.start_s + profile.lease_s):
+    if phase is Phase.QUEUED:
+        return _forward(session, SessionState.PENDING)
+    if phase is Phase.RUNNING:
+        began = seen.started_at or session.started_at
+        waited = timedelta(0) if began is None else silent - (began - session.launched_at)
+        return Verdict(SessionState.LOST, Reason.LOST) if waited >= patience else Verdict(SessionState.RUNNING)
+    if phase is Phase.UNKNOWN and seen.mute_s >= patience.total_seconds():
         return Verdict(SessionState.LOST, Reason.LAUNCH_FAILED)
     return Verdict(session.state)
+
+
+def _forward(session: SessionView, state: SessionState) -> Verdict:
+    """A platform that speaks of an earlier state again changes nothing."""
+    return Verdict(state if session_move_allowed(session.state, state) else session.state)

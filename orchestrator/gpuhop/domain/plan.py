@@ -22,7 +22,7 @@ class Launch:
 
 @dataclass(frozen=True)
 class Order:
-    """Tell a live session to stop: "pause" or "cancel"."""
+    """Tell a live session to stop: "pause", "cancel", or "drain" (save and leave, the job is not stopped)."""
 
     job: str
     token: int
@@ -67,10 +67,11 @@ def plan(world: World) -> tuple[Action, ...]:
     for job in sorted(world.jobs, key=lambda j: (-j.spec.priority, j.created_at, j.id)):
         session = live.get(job.id)
         if session is not None:
-            if job.wish is not Wish.RUN:
-                actions.append(_stop(job, session, world))
+            stop = _stop(job, session, world)
+            if stop is not None:
+                actions.append(stop)
             continue
-        over = verdict_without_session(job, world.now)
+        over = verdict_without_session(job, world.now) or _hours_too_few(job, world)
         if over is not None:
             actions.append(over)
         elif job.state is JobState.QUEUED:
@@ -82,8 +83,10 @@ def plan(world: World) -> tuple[Action, ...]:
     return tuple(actions)
 
 
-def _stop(job: JobView, session: SessionView, world: World) -> Order | Withdraw:
+def _stop(job: JobView, session: SessionView, world: World) -> Order | Withdraw | None:
     """Ask first; a session that has not begun is withdrawn at once, a cancelled one that stays is ended."""
+    if job.wish is Wish.RUN:
+        return _at_deadline(job, session, world.now)
     reason = Reason.CANCELLED if job.wish is Wish.CANCEL else Reason.PAUSED
     if session.state is not SessionState.RUNNING:
         return Withdraw(job.id, session.token, reason)
@@ -93,6 +96,15 @@ def _stop(job: JobView, session: SessionView, world: World) -> Order | Withdraw:
         if world.now - job.wish_at > timedelta(seconds=patience):
             return Withdraw(job.id, session.token, reason)
     return Order(job.id, session.token, job.wish.value)
+
+
+def _at_deadline(job: JobView, session: SessionView, now: datetime) -> Order | Withdraw | None:
+    deadline = job.spec.limits.deadline
+    if deadline is None or now < deadline:
+        return None
+    if session.state is not SessionState.RUNNING:
+        return Withdraw(job.id, session.token, Reason.DEADLINE_PASSED)
+    return Order(job.id, session.token, "drain")
 
 
 def verdict_without_session(job: JobView, now: datetime) -> Finish | None:
@@ -109,6 +121,23 @@ def verdict_without_session(job: JobView, now: datetime) -> Finish | None:
     if limits.gpu_hours is not None and job.used_s >= limits.gpu_hours * 3600.0 - 1.0:
         return Finish(job.id, JobState.FAILED, Reason.GPU_HOURS_USED)
     return None
+
+
+def _hours_too_few(job: JobView, world: World) -> Finish | None:
+    """What is left of limits.gpu_hours is too little for a useful session anywhere: waiting would never end."""
+    limit = job.spec.limits.gpu_hours
+    fitting = [p.profile for p in world.platforms if _never(job.spec, p.profile) is None]
+    if limit is None or not fitting or job.state is not JobState.QUEUED:
+        return None
+    left_s = limit * 3600.0 - job.used_s
+    if any(_useful_s(left_s / max(1, profile.gpu_count), profile) >= profile.min_chunk_s for profile in fitting):
+        return None
+    return Finish(job.id, JobState.FAILED, Reason.GPU_HOURS_USED)
+
+
+def _useful_s(session_s: float, profile: Profile) -> float:
+    """Training time in a session of this length."""
+    return min(session_s, profile.max_session_s) - profile.start_s - profile.grace_s - profile.margin_s
 
 
 def _best(job: JobView, world: World, taken: dict[str, tuple[int, float]]) -> Launch | None:
@@ -146,11 +175,25 @@ def fit(
     if job.spec.limits.gpu_hours is not None:
         gpus = max(1, profile.gpu_count)
         session_s = min(session_s, (job.spec.limits.gpu_hours * 3600.0 - job.used_s) / gpus)
+    if job.spec.limits.deadline is not None:
+        session_s = min(session_s, (job.spec.limits.deadline - now).total_seconds())
     budget = session_s - profile.grace_s - profile.margin_s
     if budget - profile.start_s < profile.min_chunk_s:
-        left = "" if balance.left_s is None else f" ({max(0.0, balance.left_s - extra_held_s) / 3600.0:.1f} h left)"
-        return None, Bar(profile.name, f"too little quota for a useful session{left}", balance.refill_at)
+        return None, _too_short(job, platform, extra_held_s)
     return Launch(job.id, profile.name, budget, session_s), None
+
+
+def _too_short(job: JobView, platform: PlatformView, extra_held_s: float) -> Bar:
+    """Which of the limits makes the session too short to be useful."""
+    profile, left_s = platform.profile, platform.balance.left_s
+    if _useful_s(profile.max_session_s, profile) < profile.min_chunk_s:
+        return Bar(profile.name, f"its sessions of {profile.max_session_s / 3600.0:.1f} h are too short to be useful")
+    if left_s is not None and _useful_s(left_s - extra_held_s, profile) < profile.min_chunk_s:
+        hours = max(0.0, left_s - extra_held_s) / 3600.0
+        return Bar(
+            profile.name, f"too little quota for a useful session ({hours:.1f} h left)", platform.balance.refill_at
+        )
+    return Bar(profile.name, "what `limits:` leaves is too short for a useful session")
 
 
 def _never(spec: JobSpec, profile: Profile) -> str | None:

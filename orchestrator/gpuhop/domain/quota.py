@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
 
@@ -51,7 +51,7 @@ class Balance:
 
 def window_start(window: Window, charges: Sequence[Charge], now: datetime) -> datetime:
     """The moment from which use counts against the allowance at `now`."""
-    _aware(now)
+    now = _utc(now)
     if window.kind is WindowKind.WEEKLY:
         day = now.replace(hour=window.hour, minute=0, second=0, microsecond=0)
         start = day - timedelta(days=(day.weekday() - window.weekday) % 7)
@@ -75,9 +75,9 @@ def _anchor(window: Window, charges: Sequence[Charge], now: datetime) -> datetim
 def used(window: Window, charges: Sequence[Charge], now: datetime) -> float:
     """Seconds used in the window that holds `now`; a session across the window's edge counts by its share."""
     if window.kind is WindowKind.NONE:
-        return sum(charge.seconds for charge in charges)
+        return max(0.0, sum(charge.seconds for charge in charges))
     start = window_start(window, charges, now)
-    return sum(_share(charge, start) for charge in charges)
+    return max(0.0, sum(_share(charge, start) for charge in charges))
 
 
 def _share(charge: Charge, start: datetime) -> float:
@@ -99,7 +99,7 @@ def refill_at(window: Window, charges: Sequence[Charge], now: datetime) -> datet
         return (start + timedelta(days=32)).replace(day=1)
     period = timedelta(seconds=window.period_s)
     if window.kind is WindowKind.ANCHORED:
-        return start + period if start < now else None
+        return start + period if any(start <= charge.start <= now for charge in charges) else None
     inside = [max(charge.start, start) for charge in charges if charge.end > start]
     return min(inside) + period if inside else None
 
@@ -111,6 +111,8 @@ def balance(window: Window, charges: Sequence[Charge], holds_s: float, now: date
     return Balance(gone, holds_s, left, refill_at(window, charges, now))
 
 
-def _aware(when: datetime) -> None:
+def _utc(when: datetime) -> datetime:
+    """Windows turn over at hours of UTC, whatever zone a time is written in."""
     if when.tzinfo is None:
         raise ValueError("naive time refused: every time in the ledger carries its zone")
+    return when.astimezone(UTC)

@@ -35,7 +35,7 @@ class Profile:
     min_chunk_s: float = 300.0
     beat_s: float = 30.0
     log_s: float = 5.0
-    lease_s: float = 300.0  # silence after which a session counts as lost when its platform says nothing
+    lease_s: float = 300.0  # silence after which a session counts as lost, whatever its platform says
     posture: str = ""
     source: str = ""
     verified_on: str = ""
@@ -82,6 +82,7 @@ class SessionView:
     limit_at: datetime  # when the platform ends it
     beat_at: datetime | None  # when this scheduler last saw a new beat
     step: int = 0
+    started_at: datetime | None = None  # None: not seen running yet
 
 
 @dataclass(frozen=True)

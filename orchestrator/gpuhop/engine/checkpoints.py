@@ -28,9 +28,15 @@ def places(store: Store, prefix: str) -> list[tuple[int, int, str]]:
 
 
 def counting(store: Store, job: str, sealed: Mapping[int, int], limit: int) -> list[Saved]:
-    """The newest `limit` checkpoints that count (format.md R33), newest first. `sealed`: token -> its last seq."""
-    valid = [row for row in places(store, wire.job_prefix(job)) if row[1] <= sealed.get(row[0], -1)]
-    return [Saved(key, token, seq, read(store, key)) for token, seq, key in valid[:limit]]
+    """The newest checkpoints that count (format.md R33), newest first, as far as `limit` readable ones: a damaged one
+    must not push a good one out. `sealed`: token -> its last seq."""
+    found: list[Saved] = []
+    for token, seq, key in places(store, wire.job_prefix(job)):
+        if seq <= sealed.get(token, -1):
+            found.append(Saved(key, token, seq, read(store, key)))
+            if sum(one.manifest is not None for one in found) >= limit:
+                break
+    return found
 
 
 def read(store: Store, key: str) -> Manifest | None:

@@ -44,7 +44,10 @@ def plain_http(method: str, address: str, body: bytes | None = None) -> Reply:
     """Make the call. Raises StoreUnreachable, naming the host only: an address is a right to use it."""
     parts = urllib.parse.urlsplit(address)
     if parts.scheme == "file":
-        return _file_call(method, parts, body)
+        try:
+            return _file_call(method, parts, body)
+        except OSError as error:
+            raise StoreUnreachable(f"cannot {method} {parts.path}: {error.strerror}", CHECK) from error
     headers = {"Content-Type": BODY_TYPE} if body is not None else {}
     if is_create_once(address):
         headers["If-None-Match"] = "*"

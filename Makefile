@@ -1,0 +1,35 @@
+# make demo: see it work.  make test: check it.  Both make .venv first when it is missing.
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+.PHONY: demo test test-all lint fmt clean bench
+
+demo: $(STAMP)
+	$(BIN)/gpuhop demo
+
+test: $(STAMP) lint
+	$(BIN)/python -m pytest -n 2 -q -m "not slow"
+
+test-all: $(STAMP) lint
+	$(BIN)/python -m pytest -n 2 -q
+
+lint: $(STAMP)
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+fmt: $(STAMP)
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix
+
+bench: $(STAMP)
+	$(BIN)/python benchmarks/startup.py
+
+$(STAMP): pyproject.toml constraints.txt tools/install.py
+	$(PYTHON) tools/install.py
+	@touch $(STAMP)
+
+clean:
+	rm -rf .venv gpuhop-demo .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
