@@ -10,6 +10,7 @@ from typing import List, Optional
 
 from gpuhop_worker import store, wire
 from gpuhop_worker.runner import Runner
+from gpuhop_worker.verdict import GRANT_UNREADABLE
 from gpuhop_worker.wire import Grant
 
 
@@ -23,14 +24,15 @@ def main(argv: Optional[List[str]] = None) -> int:
     parser = argparse.ArgumentParser(prog="gpuhop-worker")
     parser.add_argument("--grant", required=True, help="address of the session's grant")
     parser.add_argument("--dir", required=True, help="folder of this session, made if missing")
+    parser.add_argument("--patience", type=float, default=120.0, help="seconds to go on trying a store that is away")
     options = parser.parse_args(argv)
     try:
-        grant = Grant.from_gzip(store.fetch(options.grant))
+        grant = Grant.from_gzip(store.fetch(options.grant, options.patience))
     except (store.StoreFailure, wire.WireError) as error:
         print(f"gpuhop: the grant cannot be read: {error}", file=sys.stderr)
-        return 10
+        return GRANT_UNREADABLE
     os.makedirs(options.dir, exist_ok=True)
-    runner = Runner(grant, os.path.abspath(options.dir), bundle_path(), dict(os.environ))
+    runner = Runner(grant, os.path.abspath(options.dir), bundle_path(), dict(os.environ), options.patience)
     signal.signal(signal.SIGTERM, lambda number, frame: runner.stop_by_signal())
     signal.signal(signal.SIGINT, lambda number, frame: runner.stop_by_signal())
     return runner.run()

@@ -11,8 +11,15 @@ from gpuhop_worker.store import GrantStore, StoreFailure
 from gpuhop_worker.wire import Beat, Control
 
 
+def awake() -> float:
+    """Seconds that also pass while the machine is suspended, where the system counts them."""
+    boottime = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic() if boottime is None else time.clock_gettime(boottime)
+
+
 class Heart:
-    """`make(seq)` builds the beat; `obey(control)` is called for every order that was read and verified.
+    """`make(seq)` builds the beat, None: send none; `obey(control)` is called for every order that was read and
+    verified.
 
     A failed beat or look is not an error: the laptop may sleep, the link may be down; training goes on.
     """
@@ -23,7 +30,7 @@ class Heart:
         job: str,
         token: int,
         period_s: float,
-        make: Callable[[int], Beat],
+        make: Callable[[int], Optional[Beat]],
         obey: Callable[[Control], None],
         say: Callable[[str], None],
     ) -> None:
@@ -37,7 +44,7 @@ class Heart:
         self._seq = 0
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, name="gpuhop-beat", daemon=True)
-        self._last_look = time.monotonic()
+        self._last_look = awake()
         self._silent: Optional[str] = None
 
     def start(self) -> None:
@@ -49,9 +56,12 @@ class Heart:
 
     def once(self) -> None:
         self.look()
+        beat = self._make(self._seq + 1)
+        if beat is None:
+            return
         self._seq += 1
         try:
-            self._store.put(wire.beat_key(self._job, self._token), self._make(self._seq).to_bytes())
+            self._store.put(wire.beat_key(self._job, self._token), beat.to_bytes())
             self._silent = None
         except StoreFailure as failure:
             if self._silent is None:
@@ -59,20 +69,29 @@ class Heart:
             self._silent = str(failure)
 
     def look(self) -> None:
-        """Read control.json. A document that does not verify is no order."""
+        """Read control.json. A document that does not verify is no order; one that is not there orders nothing."""
+        asked = awake()
         try:
             control = Control.from_bytes(self._store.get(wire.control_key(self._job)))
-        except (StoreFailure, wire.WireError):
+        except StoreFailure as failure:
+            self._last_look = asked if failure.missing else self._last_look
             return
-        self._last_look = time.monotonic()
+        except wire.WireError:
+            return
+        self._last_look = asked
         self._obey(control)
 
-    def look_if_stale(self) -> None:
-        """Before anything is shipped: a session that was frozen asks first whether it still holds the token."""
-        if time.monotonic() - self._last_look > 2 * self._period_s:
+    def fresh(self) -> bool:
+        """Before anything is shipped or removed: a session that was frozen asks first whether it still holds the
+        token. False when the store does not tell."""
+        if awake() - self._last_look > 2 * self._period_s:
             self.look()
+        return awake() - self._last_look <= 2 * self._period_s
 
     def _run(self) -> None:
         while not self._end.is_set():
-            self.once()
+            try:
+                self.once()
+            except Exception as error:  # this thread must not end before the session does
+                self._say(f"the heartbeat failed: {error!r}")
             self._end.wait(self._period_s)

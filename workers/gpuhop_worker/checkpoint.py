@@ -6,6 +6,7 @@ docs/format.md sections 3 and 4. Nothing here knows torch, and nothing here talk
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 from typing import Any, Dict, Iterator, List, Optional, Tuple, Union
@@ -67,9 +68,16 @@ class PackWriter:
         self.packs.append({"key": name, "size": 0})
 
     def close(self) -> None:
-        if self._out is not None:
-            self._out.close()
-            self._out = None
+        out, self._out = self._out, None
+        if out is not None:
+            out.close()
+
+    def abandon(self) -> None:
+        """Close what is open although it cannot be completed (a full disk refuses the rest of the buffer too)."""
+        try:
+            self.close()
+        except OSError:
+            pass
 
 
 def write_draft(folder: str, writer: PackWriter, body: Dict[str, Any]) -> None:
@@ -148,8 +156,16 @@ def verify(manifest: Manifest, folder: str) -> None:
 
 
 def check_shape(manifest: Manifest) -> None:
-    """Refuse a manifest whose numbers do not fit together, before anything is allocated. Raises Damaged."""
+    """Refuse a manifest whose numbers or paths do not fit together, before anything is allocated. Raises Damaged."""
     name = f"manifest {manifest.seq} of t{manifest.token:04d}"
+    try:
+        _check_rows(manifest, name)
+        _check_paths(manifest.files)
+    except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
+        raise Damaged(name, f"it is not well formed: {error!r}") from error
+
+
+def _check_rows(manifest: Manifest, name: str) -> None:
     for row in manifest.blocks:
         if len(row) != 6 or not 0 <= row[0] < len(manifest.packs) or not 0 < row[3] <= BLOCK:
             raise Damaged(name, f"a block row is out of range: {row[:5]!r}")
@@ -158,3 +174,31 @@ def check_shape(manifest: Manifest) -> None:
     for part in list(manifest.tensors) + list(manifest.files):
         if "alias" not in part and not 0 <= part["first"] <= part["last"] <= len(manifest.blocks):
             raise Damaged(name, f"{part.get('name') or part.get('path')} refers to blocks that do not exist")
+    names = {part["name"] for part in manifest.tensors if "alias" not in part}
+    for part in manifest.tensors:
+        if part.get("alias", part["name"]) not in names:
+            raise Damaged(name, f"{part['name']} is another name of {part['alias']}, which is not there")
+
+
+def _check_paths(entries: List[Dict[str, Any]]) -> None:
+    """Raises ValueError for a path that leaves the folder, by itself or through a link, or that is there twice."""
+    leaves = {entry["path"] for entry in entries}
+    if len(leaves) != len(entries):
+        raise ValueError("a path is there twice")
+    for entry in entries:
+        parts = entry["path"].split("/")
+        if any(part in ("", ".", "..") for part in parts) or "\x00" in entry["path"]:
+            raise ValueError(f"{entry['path']!r} is no relative path")
+        if any("/".join(parts[:i]) in leaves for i in range(1, len(parts))):
+            raise ValueError(f"{entry['path']!r} lies below a file or a link")
+        if "link" in entry and not link_stays(entry["path"], entry["link"]):
+            raise ValueError(f"the link {entry['path']!r} leaves its folder")
+
+
+def link_stays(path: str, target: str) -> bool:
+    """True when the link at `path` points to a place in the same folder. A target that climbs after it has gone down
+    could climb out through another link, so that is refused too."""
+    parts = target.split("/")
+    climbs = len(list(itertools.takewhile(lambda part: part == "..", parts)))
+    plain = all(part not in ("", ".", "..") for part in parts[climbs:]) and "\x00" not in target
+    return plain and climbs <= path.count("/")

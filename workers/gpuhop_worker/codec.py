@@ -7,10 +7,13 @@ whoever can write to the bucket must not get code to run in the worker.
 from __future__ import annotations
 
 import base64
+import collections
 import math
 from typing import Any, Callable, Optional
 
 TAG = "~"  # a dict with this one key is a tag; a user's dict that has it is itself tagged
+BIG = 2000  # bits; Python refuses to read or print longer decimal numbers than its limit, 640 digits at least
+_DICTS = (dict, collections.OrderedDict, collections.defaultdict, collections.Counter)
 
 Lift = Callable[[Any, str], Optional[Any]]
 """lift(value, path) -> a JSON value that stands for it (inside a tag "x"), or None: not mine."""
@@ -24,21 +27,31 @@ class StateError(TypeError):
 
 def encode(value: Any, lift: Lift = lambda value, path: None, path: str = "state") -> Any:
     """Raises StateError, naming the path, for an object that cannot come back equal."""
+    try:
+        return _encode(value, lift, path)
+    except RecursionError:
+        raise StateError(f"{path} holds itself, or is nested too deeply to be saved") from None
+
+
+def _encode(value: Any, lift: Lift, path: str) -> Any:
     kind = type(value)
-    if value is None or kind is bool or kind is str or kind is int:
+    if value is None or kind is bool or kind is str:
         return value
+    if kind is int:
+        return value if value.bit_length() <= BIG else {TAG: "i", "v": hex(value)}
     if kind is float:
         return value if math.isfinite(value) else {TAG: "f", "v": repr(value)}
     if kind is bytes:
         return {TAG: "b", "v": base64.b64encode(value).decode("ascii")}
     if kind is list:
-        return [encode(item, lift, f"{path}[{i}]") for i, item in enumerate(value)]
+        return [_encode(item, lift, f"{path}[{i}]") for i, item in enumerate(value)]
     if kind is tuple:
-        return {TAG: "t", "v": [encode(item, lift, f"{path}[{i}]") for i, item in enumerate(value)]}
-    if isinstance(value, dict):
+        return {TAG: "t", "v": [_encode(item, lift, f"{path}[{i}]") for i, item in enumerate(value)]}
+    if kind in _DICTS:
         return _encode_dict(value, lift, path)
     if kind in (set, frozenset):
-        return {TAG: "s", "v": [encode(item, lift, path) for item in sorted(value, key=repr)]}
+        items = [_encode(item, lift, f"{path}{{{item!r}}}") for item in sorted(value, key=repr)]
+        return {TAG: "s" if kind is set else "z", "v": items}
     lifted = lift(value, path)
     if lifted is None:
         raise StateError(
@@ -51,12 +64,12 @@ def encode(value: Any, lift: Lift = lambda value, path: None, path: str = "state
 def _encode_dict(value: Any, lift: Lift, path: str) -> Any:
     # OrderedDict, defaultdict and Counter come back as plain dicts in the same order: load_state_dict takes them.
     if all(type(key) is str for key in value) and TAG not in value:
-        return {key: encode(item, lift, f"{path}.{key}") for key, item in value.items()}
+        return {key: _encode(item, lift, f"{path}.{key}") for key, item in value.items()}
     rows = []
     for key, item in value.items():
-        if type(key) not in (str, int, bool, float, tuple, bytes, type(None)):
+        if type(key) not in (str, int, bool, float, tuple, bytes, frozenset, type(None)):
             raise StateError(f"{path} has a key of type {type(key).__name__}")
-        rows.append([encode(key, lift, path), encode(item, lift, f"{path}[{key!r}]")])
+        rows.append([_encode(key, lift, path), _encode(item, lift, f"{path}[{key!r}]")])
     return {TAG: "d", "v": rows}
 
 
@@ -81,12 +94,16 @@ def decode(value: Any, lower: Lower = _no_lower) -> Any:
 def _decode_tag(tag: str, body: Any, lower: Lower) -> Any:
     if tag == "f":
         return float(body)
+    if tag == "i":
+        return int(body, 16)
     if tag == "b":
         return base64.b64decode(body)
     if tag == "t":
         return tuple(decode(item, lower) for item in body)
     if tag == "s":
         return {decode(item, lower) for item in body}
+    if tag == "z":
+        return frozenset(decode(item, lower) for item in body)
     if tag == "d":
         return {decode(key, lower): decode(item, lower) for key, item in body}
     raise StateError(f"the state holds the unknown tag {tag!r}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Union
+from typing import Optional, Union
 
 Data = Union[bytes, bytearray, memoryview]
 
@@ -54,3 +54,21 @@ def inside(root: str, relative: str) -> str:
     if path != root and not path.startswith(root.rstrip(os.sep) + os.sep):
         raise ValueError(f"{relative!r} leaves its folder")
     return path
+
+
+def process_birth(pid: int) -> Optional[str]:
+    """What tells this process from a later one with the same pid; None when it has ended (also as a zombie)."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as source:
+            fields = source.read().rpartition(b")")[2].split()
+        return None if fields[0] in (b"Z", b"X") else fields[19].decode("ascii")
+    except FileNotFoundError:
+        if os.path.isdir("/proc/self"):
+            return None
+    try:  # no /proc here (macOS): the pid has to do
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return None
+    except PermissionError:
+        pass
+    return "alive"

@@ -13,12 +13,16 @@ import shutil
 import stat
 import struct
 import zipfile
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 from gpuhop_worker import checkpoint, files
+from gpuhop_worker.process import group_members
 from gpuhop_worker.wire import Manifest
 
-_TEMPORARY = re.compile(r"(^\.)|(\.tmp)|(\.part(ial)?$)|(\.incomplete$)|(~$)|(\.lock$)|(^tmp)", re.IGNORECASE)
+# Names that writers use while they write. Other dot files are carried: `.metadata` is what commits a torch DCP save.
+_TEMPORARY = re.compile(
+    r"(\.tmp)|(\.part(ial)?$)|(\.incomplete$)|(~$)|(\.lock$)|(\.sw[a-z]$)|(^\.nfs)|(^\.~)|(^tmp)", re.IGNORECASE
+)
 _ZIP = (".pt", ".pth", ".ckpt", ".bin", ".zip", ".npz", ".keras")
 
 Signature = Tuple[Tuple[Any, ...], ...]
@@ -47,7 +51,7 @@ def scan(folder: str) -> Signature:
 def open_for_writing(folder: str, group: int) -> bool:
     """True when a process of the group holds a file under folder open for writing (Linux; elsewhere False)."""
     root = os.path.realpath(folder) + os.sep
-    for pid in _group_members(group):
+    for pid in group_members(group):
         try:
             handles = os.listdir(f"/proc/{pid}/fd")
         except OSError:
@@ -60,18 +64,6 @@ def open_for_writing(folder: str, group: int) -> bool:
             except OSError:
                 continue
     return False
-
-
-def _group_members(group: int) -> Iterator[int]:
-    if not os.path.isdir("/proc/self"):
-        return
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                if os.getpgid(int(name)) == group:
-                    yield int(name)
-            except OSError:
-                continue
 
 
 def _writes(pid: int, handle: str) -> bool:
@@ -113,9 +105,11 @@ def _whole_safetensors(path: str) -> bool:
 
 
 class FolderWatch:
-    """Decides when the folder may be taken, and takes it into the spool."""
+    """Decides when the folder may be taken, and takes it into the spool. `say`: told once of what is left out."""
 
-    def __init__(self, folder: str, spool: str, settle_s: float) -> None:
+    def __init__(self, folder: str, spool: str, settle_s: float, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._told: Set[str] = set()
         self._folder = folder
         self._spool = spool
         self._settle_s = settle_s
@@ -132,18 +126,30 @@ class FolderWatch:
             return step - self._taken_step >= every_steps
         return elapsed - self._taken_at >= (every_s or 0.0)
 
-    def ready(self, now: float, group: Optional[int]) -> bool:
-        """True when there is something new and it has been still for settle_s. `group`: None when it has ended."""
+    def ready(self, now: float, group: int) -> bool:
+        """While the command (a process group) runs: True when there is something new, it has been still for settle_s
+        and nobody has one of its files open for writing."""
         signature = scan(self._folder)
         if signature != self._seen:
             self._seen, self._since = signature, now
         if not signature or signature == self._taken:
             return False
-        if group is None:
-            return self._complete(signature)
         if now - self._since < self._settle_s or open_for_writing(self._folder, group):
             return False
         return self._complete(signature)
+
+    def settled(self) -> bool:
+        """True when everything complete that the folder holds has been taken."""
+        return not self._seen or self._seen == self._taken
+
+    def ready_at_end(self, died_at: Optional[float]) -> bool:
+        """After the command: True when there is something new and it is whole. `died_at`: the wall clock's time when
+        the command was cut off; then a file that it had just touched may be torn, and nothing is taken."""
+        self._seen = scan(self._folder)
+        if not self._seen or self._seen == self._taken or not self._complete(self._seen):
+            return False
+        newest = max(row[2] for row in self._seen) / 1e9
+        return died_at is None or died_at - newest >= self._settle_s
 
     def _complete(self, signature: Signature) -> bool:
         try:
@@ -160,7 +166,7 @@ class FolderWatch:
         os.makedirs(target)
         writer = checkpoint.PackWriter(target)
         try:
-            rows = [self._add(writer, row) for row in before]
+            rows = [entry for entry in (self._add(writer, row) for row in before) if entry is not None]
             if scan(self._folder) != before:
                 raise _Changed
             checkpoint.write_draft(target, writer, {"step": step, "files": rows, "fingerprint": fingerprint})
@@ -173,15 +179,15 @@ class FolderWatch:
         return True
 
     def _give_up(self, writer: checkpoint.PackWriter, target: str) -> bool:
-        writer.close()
+        writer.abandon()
         shutil.rmtree(target, ignore_errors=True)
         return False
 
-    def _add(self, writer: checkpoint.PackWriter, row: Tuple[Any, ...]) -> Dict[str, Any]:
-        path, size, _, _, mode = row
+    def _add(self, writer: checkpoint.PackWriter, row: Tuple[Any, ...]) -> Optional[Dict[str, Any]]:
+        path, size, mtime, _, mode = row
         full = os.path.join(self._folder, path)
         if stat.S_ISLNK(mode):
-            return {"path": path, "link": os.readlink(full), "first": 0, "last": 0}
+            return self._link(path, os.readlink(full))
         first = last = len(writer.blocks)
         left = size
         with open(full, "rb") as source:
@@ -191,7 +197,30 @@ class FolderWatch:
                     raise _Changed
                 left -= len(piece)
                 last = writer.add(piece)[1]
-        return {"path": path, "size": size, "mode": stat.S_IMODE(mode), "first": first, "last": last}
+        # With its time: many scripts resume from the file that was changed last.
+        return {
+            "path": path,
+            "size": size,
+            "mode": stat.S_IMODE(mode),
+            "mtime": mtime,
+            "first": first,
+            "last": last,
+        }
+
+    def _link(self, path: str, target: str) -> Optional[Dict[str, Any]]:
+        """Relative, also where the script made it absolute: the folder lies elsewhere in the next session."""
+        here = os.path.realpath(os.path.join(self._folder, os.path.dirname(path)))
+        if os.path.isabs(target):
+            target = os.path.relpath(
+                os.path.join(os.path.realpath(os.path.dirname(target)), os.path.basename(target)), here
+            )
+        target = os.path.normpath(target)
+        if checkpoint.link_stays(path, target):
+            return {"path": path, "link": target, "first": 0, "last": 0}
+        if path not in self._told:
+            self._told.add(path)
+            self._say(f"the link {path} leads out of the checkpoint folder, so it is not carried")
+        return None
 
 
 class _Changed(Exception):
@@ -199,7 +228,8 @@ class _Changed(Exception):
 
 
 def put_in_place(manifest: Manifest, packs: str, folder: str) -> None:
-    """Rebuild the saved folder beside its place, then swap it in. Raises checkpoint.Damaged, ValueError."""
+    """Rebuild the saved folder beside its place, then swap it in. Raises checkpoint.Damaged."""
+    checkpoint.check_shape(manifest)
     fresh = folder.rstrip(os.sep) + ".gpuhop-restoring"
     shutil.rmtree(fresh, ignore_errors=True)
     os.makedirs(fresh)
@@ -209,7 +239,9 @@ def put_in_place(manifest: Manifest, packs: str, folder: str) -> None:
             _rebuild(reader, entry, fresh)
     finally:
         reader.close()
-    if os.path.lexists(folder):
+    if os.path.islink(folder):
+        os.unlink(folder)
+    elif os.path.lexists(folder):
         shutil.rmtree(folder)
     os.rename(fresh, folder)
 
@@ -218,10 +250,10 @@ def _rebuild(reader: checkpoint.PackReader, entry: Dict[str, Any], root: str) ->
     path = files.inside(root, entry["path"])
     os.makedirs(os.path.dirname(path), exist_ok=True)
     if "link" in entry:
-        files.inside(root, os.path.join(os.path.dirname(entry["path"]), entry["link"]))
         os.symlink(entry["link"], path)
         return
     with open(path, "wb") as out:
         for piece in reader.blocks(entry["first"], entry["last"]):
             out.write(piece)
     os.chmod(path, entry["mode"])
+    os.utime(path, ns=(entry["mtime"], entry["mtime"]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import random
 import sys
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 from gpuhop_worker import codec
 from gpuhop_worker.codec import StateError
@@ -25,6 +25,16 @@ class Capture:
     def __init__(self) -> None:
         self.tensors: List[Tuple[str, Any]] = []
         self.aliases: List[Tuple[str, str]] = []  # (name, name of the earlier tensor with the same memory)
+        self._names: Set[str] = set()
+
+    def name(self, path: str) -> str:
+        """The path, made unique: the keys "a" -> "b" and "a.b" have equal paths."""
+        name, count = path, 1
+        while name in self._names:
+            count += 1
+            name = f"{path}#{count}"
+        self._names.add(name)
+        return name
 
     def lift(self, value: Any, path: str) -> Optional[Any]:
         """codec.Lift for NumPy arrays and scalars."""
@@ -33,15 +43,18 @@ class Capture:
             return None
         scalar = isinstance(value, numpy.generic)
         array = numpy.asarray(value) if scalar else value
-        if not isinstance(array, numpy.ndarray) or array.dtype.kind not in "biufc":
-            return None
-        self.tensors.append((path, array))
-        return {"tensor": path, "scalar": True} if scalar else {"tensor": path}
+        if type(array) is not numpy.ndarray or array.dtype.kind not in "biufc":
+            return None  # also refuses subclasses: a masked array is more than its elements
+        name = self.name(path)
+        self.tensors.append((name, array))
+        return {"tensor": name, "scalar": True} if scalar else {"tensor": name}
 
 
 def entry_of(name: str, value: Any) -> Dict[str, Any]:
     """A row of the manifest's `tensors`, without its block range."""
-    return {"name": name, "dtype": "numpy:" + value.dtype.str, "shape": list(value.shape), "stride": []}
+    fortran = value.flags.f_contiguous and not value.flags.c_contiguous
+    stride = [step // value.itemsize for step in value.strides] if fortran else []
+    return {"name": name, "dtype": "numpy:" + value.dtype.str, "shape": list(value.shape), "stride": stride}
 
 
 def bytes_of(value: Any) -> memoryview:
@@ -49,10 +62,13 @@ def bytes_of(value: Any) -> memoryview:
 
 
 def value_of(data: bytes, entry: Dict[str, Any]) -> Any:
+    kind = str(entry["dtype"])
+    if not kind.startswith("numpy:"):
+        raise StateError(f"{entry['name']} is a torch tensor: import torch before session.steps() begins")
     import numpy
 
-    dtype = numpy.dtype(entry["dtype"][len("numpy:") :])
-    return numpy.frombuffer(data, dtype=dtype).reshape(entry["shape"]).copy()
+    array = numpy.frombuffer(bytearray(data), dtype=numpy.dtype(kind[len("numpy:") :])).reshape(entry["shape"])
+    return numpy.asfortranarray(array) if entry["stride"] else array
 
 
 def rng_state() -> Dict[str, Any]:
@@ -60,8 +76,7 @@ def rng_state() -> Dict[str, Any]:
     state: Dict[str, Any] = {"python": random.getstate()}
     numpy = sys.modules.get("numpy")
     if numpy is not None:
-        kind, keys, position, has_gauss, cached = numpy.random.get_state()
-        state["numpy"] = (str(kind), keys, int(position), int(has_gauss), float(cached))
+        state["numpy"] = numpy.random.get_state(legacy=False)
     return state
 
 
@@ -70,7 +85,10 @@ def set_rng_state(state: Dict[str, Any]) -> None:
     if "numpy" in state:
         import numpy
 
-        numpy.random.set_state(state["numpy"])
+        try:
+            numpy.random.set_state(state["numpy"])
+        except ValueError as error:  # the script has chosen another bit generator
+            raise RestoreMismatch([f"NumPy's global generator: {error}"]) from error
 
 
 def capture(tracked: Dict[str, Any]) -> Tuple[Any, Capture]:
@@ -82,12 +100,20 @@ def capture(tracked: Dict[str, Any]) -> Tuple[Any, Capture]:
 
 
 def restore(tracked: Dict[str, Any], body: Dict[str, Any], tensor: Callable[[str], Any]) -> None:
-    """Write a saved state into the live objects. Raises RestoreMismatch before anything was changed."""
+    """Write a saved state into the live objects. Raises RestoreMismatch."""
     check_titles(tracked, body)
     states = {title: codec.decode(body[title], lower_arrays(tensor)) for title in body}
     for title, thing in tracked.items():
-        thing.load_state_dict(states[title])
+        load(title, thing, states[title])
     set_rng_state(states["~rng"])
+
+
+def load(title: str, thing: Any, state: Any) -> None:
+    """thing.load_state_dict, with whatever it objects to told as a mismatch of the tracked object."""
+    try:
+        thing.load_state_dict(state)
+    except Exception as error:
+        raise RestoreMismatch([f"{title}: {type(error).__name__}: {error}"]) from error
 
 
 def check_titles(tracked: Dict[str, Any], body: Dict[str, Any]) -> None:

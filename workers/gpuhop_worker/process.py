@@ -7,7 +7,9 @@ import shutil
 import signal
 import subprocess
 import threading
-from typing import Callable, Dict, List, Optional
+from typing import Callable, Dict, Iterator, List, Optional
+
+from gpuhop_worker import files
 
 
 def shell(command: str) -> List[str]:
@@ -33,6 +35,7 @@ class Command:
             start_new_session=True,
         )
         self._output = output
+        self._finished = False
         self._pump = threading.Thread(target=self._read, name="gpuhop-output", daemon=True)
         self._pump.start()
 
@@ -44,6 +47,11 @@ class Command:
         """The exit status (negative: killed by that signal), None while it runs."""
         return self._process.poll()
 
+    def has_survivors(self) -> bool:
+        """After the command ended: True while others of its group go on. A shell dies of a SIGTERM at once, and the
+        training that it started may still be saving."""
+        return any(files.process_birth(pid) is not None for pid in group_members(self.pid))
+
     def signal(self, number: int) -> None:
         """To the whole group; silent when it is gone."""
         try:
@@ -54,12 +62,15 @@ class Command:
     def finish(self) -> int:
         """Kill what the command left behind in its group, read the rest of the output. Call after it ended."""
         status = self._process.wait()
-        self.signal(signal.SIGKILL)
-        self._pump.join(timeout=5.0)
+        if not self._finished:  # once: afterwards the group's number may belong to somebody else
+            self._finished = True
+            self.signal(signal.SIGKILL)
+            self._pump.join(timeout=5.0)
         return status
 
     def kill(self) -> int:
-        self.signal(signal.SIGKILL)
+        if not self._finished:
+            self.signal(signal.SIGKILL)
         return self.finish()
 
     def _read(self) -> None:
@@ -71,6 +82,19 @@ class Command:
                 if not piece:
                     return
                 self._output(piece)
+
+
+def group_members(group: int) -> Iterator[int]:
+    """Pids of a process group, zombies included (Linux; elsewhere none)."""
+    if not os.path.isdir("/proc/self"):
+        return
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                if os.getpgid(int(name)) == group:
+                    yield int(name)
+            except OSError:
+                continue
 
 
 def exit_code(status: int) -> int:

@@ -18,30 +18,25 @@ import sys
 import tarfile
 import threading
 import time
+import traceback
 from typing import Callable, Dict, List, Optional, Tuple
 
-from gpuhop_worker import files, outputs, plain_state, restore, training, wire
+from gpuhop_worker import checkpoint, files, outputs, plain_state, restore, wire
 from gpuhop_worker.beat import Heart
 from gpuhop_worker.folder import FolderWatch, put_in_place
+from gpuhop_worker.logbook import Logbook
 from gpuhop_worker.process import Command, exit_code
 from gpuhop_worker.shipper import GrantUsedUp, Shipper
 from gpuhop_worker.store import GrantStore, StoreFailure
-from gpuhop_worker.streams import SegmentStream
+from gpuhop_worker.streams import MetricsFile, SegmentStream
+from gpuhop_worker.verdict import FENCED, Ended, session_code, verdict
 from gpuhop_worker.wire import Beat, Control, Grant, Manifest, Result
 
 POLL_S = 0.05
 SETTLE_S = 1.0  # a checkpoint folder must have been still for this long
-
-
-class Ended(Exception):
-    """The session ends here, for this reason (one of wire.REASONS)."""
-
-    def __init__(self, status: str, reason: str, message: str = "", code: Optional[int] = None) -> None:
-        super().__init__(message or wire.REASONS[reason])
-        self.status = status
-        self.reason = reason
-        self.message = message
-        self.code = code
+SCAN_S = 0.2  # between two looks at a checkpoint folder
+CLOSE_S = 3.0  # of the grace, for a checkpoint that is being written when the command must stop
+LAST_PATIENCE_S = 20.0  # for the words of a session that could not reach its store
 
 
 class Fenced(Exception):
@@ -59,34 +54,42 @@ def numbered(store: GrantStore, grant: Grant, what: str) -> List[str]:
 
 
 class Runner:
-    """`bundle`: path of the zipapp or folder that holds this package, for the command's PYTHONPATH."""
+    """`bundle`: path of the zipapp or folder that holds this package, for the command's PYTHONPATH. `patience_s`: how
+    long one store operation is tried again while the store is away."""
 
-    def __init__(self, grant: Grant, folder: str, bundle: str, environ: Dict[str, str]) -> None:
+    def __init__(
+        self, grant: Grant, folder: str, bundle: str, environ: Dict[str, str], patience_s: float = 120.0
+    ) -> None:
         self.grant = grant
         self.folder = folder
         self.bundle = bundle
         self.environ = environ
         self.started = time.monotonic()
-        self.store = GrantStore(grant.addresses)
-        self.log = SegmentStream(self.store, numbered(self.store, grant, "log"), may_drop=True)
-        self.metrics = SegmentStream(self.store, numbered(self.store, grant, "metrics"), may_drop=False)
+        self.store = GrantStore(grant.addresses, patience_s=patience_s)
+        log = SegmentStream(self.store, numbered(self.store, grant, "log"), may_drop=True)
+        self.log = Logbook(log, (environ.get(name, "") for name in grant.secrets))
+        metrics = SegmentStream(self.store, numbered(self.store, grant, "metrics"), may_drop=False)
+        self.metrics = MetricsFile(self.path("ctl", "metrics.jsonl"), metrics)
         self.phase = "setup"
         self.order: Optional[Tuple[str, str]] = None  # (status word for the result, reason)
         self.fenced = False
         self.step = 0
         self.done = False
-        self._metrics_read = 0
-        self._metrics_lines = 0
-        self._metrics_lock = threading.Lock()
         self._line = b""
-        self._told_at: Optional[float] = None
+        self._progress = _pattern(grant.progress, self.say)
+        self._told_at: Optional[float] = None  # when the wish to stop was first seen
+        self._pressed = False  # the command was told
         self._killed = False
+        self._lingered = False
+        self._next_scan = 0.0
         self._ship_failure: Optional[Exception] = None
+        self._ship_pause = 0.0
+        self._ship_after = 0.0
         self._train_from: Optional[Tuple[float, int]] = None
-        quick = GrantStore(grant.addresses, patience_s=0.0)
+        self.quick = GrantStore(grant.addresses, patience_s=0.0)
         period = max(grant.beat_s / grant.time_scale, 0.05)
-        self.heart = Heart(quick, grant.job, grant.token, period, self._beat, self._obey, self.say)
-        self.shipper = Shipper(grant, self.store, self.path("spool"), self._metrics_durable)
+        self.heart = Heart(self.quick, grant.job, grant.token, period, self._beat, self._obey, self.say)
+        self.shipper = Shipper(grant, self.store, self.path("spool"), self._before_commit, self._still_ours)
 
     # ------------------------------------------------------------ small helpers
 
@@ -98,18 +101,7 @@ class Runner:
         return (time.monotonic() - self.started) * self.grant.time_scale
 
     def say(self, text: str) -> None:
-        self._append((f"gpuhop: {text}\n").encode("utf-8", "replace"))
-
-    def _append(self, data: bytes) -> None:
-        for secret in self._secret_values():
-            data = data.replace(secret, b"***")
-        self.log.append(data)
-        sys.stdout.buffer.write(data)
-        sys.stdout.flush()
-
-    def _secret_values(self) -> List[bytes]:
-        values = [self.environ.get(name, "") for name in self.grant.secrets]
-        return [value.encode() for value in values if len(value) >= 4]
+        self.log.say(text)
 
     # ------------------------------------------------------------ orders
 
@@ -123,11 +115,14 @@ class Runner:
     def _obey(self, control: Control) -> None:
         if control.token > self.grant.token:
             self.fenced = True
+            self.store.hurry(0.0)
         elif control.token == self.grant.token and control.order in ("drain", "pause", "cancel"):
             reason = {"drain": "drained", "pause": "paused", "cancel": "cancelled"}[control.order]
             self._set_order("drained", reason)
 
-    def _beat(self, seq: int) -> Beat:
+    def _beat(self, seq: int) -> Optional[Beat]:
+        if self.fenced:
+            return None
         speed = 0.0
         if self._train_from is not None:
             began, first = self._train_from
@@ -144,33 +139,77 @@ class Runner:
             note=str(self._ship_failure or ""),
         )
 
+    def _raise_if_fenced(self) -> None:
+        if self.fenced:
+            raise Fenced
+
+    def _still_ours(self) -> bool:
+        return self.heart.fresh() and not self.fenced
+
+    def _stop_if_told(self) -> None:
+        """Between the parts of the way to the command."""
+        self._look_around()
+        self._raise_if_fenced()
+        if self.order is not None:
+            raise Ended(*self.order)
+
     # ------------------------------------------------------------ the whole life
 
     def run(self) -> int:
         """The session from start to result. Returns the process's exit code (docs/exit-codes.md)."""
-        for name in ("spool", "ctl", "restore", "code"):
-            os.makedirs(self.path(name), exist_ok=True)
+        if self._ran_before():
+            print("gpuhop: this session has run already, and a session runs once", file=sys.stderr)
+            return FENCED
         self.heart.start()
-        stop_logs = self._every(self.grant.log_s / self.grant.time_scale, self._flush_log)
+        stop_logs = self._every(self.grant.log_s / self.grant.time_scale, self._flush)
         try:
-            end = self._life()
+            return self._write_result(self._life(), stop_logs)
         except Fenced:
-            return 14
+            return FENCED
+        except BaseException:
+            self.say("the worker failed, which is a bug of gpuhop:\n" + traceback.format_exc())
+            self.store.hurry(LAST_PATIENCE_S)
+            self._flush()
+            raise
         finally:
             stop_logs()
             self.heart.stop()
-        return self._write_result(end)
+
+    def _ran_before(self) -> bool:
+        """True when a session of this token has been here: a notebook cell run twice, a machine restarted. Its keys
+        were written, and writing them again with other bytes would break the one-writer rule (R10, R12)."""
+        try:
+            os.close(os.open(self.path("claimed"), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        except FileExistsError:
+            return True
+        except OSError:
+            pass  # a full disk: it is told of later
+        for key in (
+            wire.beat_key(self.grant.job, self.grant.token),
+            wire.result_key(self.grant.job, self.grant.token),
+        ):
+            try:
+                if self.store.granted(key, "get"):
+                    self.quick.get(key)
+                    return True
+            except StoreFailure:
+                continue
+        return False
 
     def _life(self) -> Ended:
         try:
+            for name in ("spool", "ctl", "restore", "code"):
+                os.makedirs(self.path(name), exist_ok=True)
             self._fetch_code()
             self._check_secrets()
             self._setup()
             manifest = self._restore()
+            self._stop_if_told()
             return self._train(manifest)
         except Ended as end:
             return end
         except StoreFailure as failure:
+            self.store.hurry(LAST_PATIENCE_S)
             return Ended("failed", "store_failed", str(failure))
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -182,7 +221,10 @@ class Runner:
 
         def loop() -> None:
             while not end.wait(max(0.05, period)):
-                act()
+                try:
+                    act()
+                except Exception as error:  # this thread must not end before it is told to
+                    self.say(f"an error, tried again later: {error!r}")
 
         thread = threading.Thread(target=loop, daemon=True)
         thread.start()
@@ -193,14 +235,14 @@ class Runner:
 
         return stop
 
-    def _flush_log(self) -> None:
-        if self.fenced:
-            return
-        try:
-            self.log.flush()
-            self._metrics_durable()
-        except StoreFailure:
-            pass  # kept, and tried again at the next flush
+    def _flush(self) -> None:
+        """Logs and metrics, as far as they go; what does not is kept for the next time."""
+        for ship in (self.log.flush, self.metrics.durable):
+            try:
+                if not self.fenced:
+                    ship()
+            except StoreFailure:
+                continue
 
     # ------------------------------------------------------------ before the command
 
@@ -222,35 +264,34 @@ class Runner:
         if not self.grant.setup:
             return
         self.say("setup")
-        command = Command(self.grant.setup, self.path("code"), self._child_env({}), self._append)
-        while command.poll() is None:
-            self._look_around()
-            if self.order is not None or self.fenced:
-                command.kill()
-                self._raise_if_fenced()
-                assert self.order is not None
-                raise Ended(*self.order)
-            time.sleep(POLL_S)
-        code = exit_code(command.finish())
+        command = Command(self.grant.setup, self.path("code"), self._child_env({}), self.log.output)
+        try:
+            while command.poll() is None:
+                self._stop_if_told()
+                time.sleep(POLL_S)
+            code = exit_code(command.finish())
+        finally:
+            command.kill()
+            self.log.output_ends()
         if code != 0:
             raise Ended("failed", "setup_failed", f"setup exited with {code}", code)
 
     def _restore(self) -> Optional[Manifest]:
         self.phase = "restore"
+        job, packs = self.grant.job, self.path("restore")
         try:
-            manifest = restore.fetch_newest(
-                self.grant.parents, self.grant.job, self.store, self.path("restore"), self.say
-            )
-        except restore.NothingVerifies as error:
+            manifest = restore.fetch_newest(self.grant.parents, job, self.store, packs, self.say, self._stop_if_told)
+            if manifest is not None and self.grant.mode == "folder":
+                put_in_place(manifest, packs, self._checkpoint_folder())
+                shutil.rmtree(packs, ignore_errors=True)
+        except (restore.NothingVerifies, checkpoint.Damaged) as error:
             raise Ended("failed", "restore_failed", str(error)) from error
         if manifest is None:
             return None
         self.step = manifest.step
         self.shipper.set_parent(manifest)
         self.say(f"restored checkpoint t{manifest.token:04d}/{manifest.seq} at step {manifest.step}")
-        if manifest.mode == "folder":
-            put_in_place(manifest, self.path("restore"), self._checkpoint_folder())
-        else:
+        if self.grant.mode != "folder":
             files.write_atomic(self.path("restore", "manifest.json"), manifest.to_bytes())
         return manifest
 
@@ -297,28 +338,42 @@ class Runner:
         watch: Optional[FolderWatch] = None
         if self.grant.mode == "folder":
             os.makedirs(self._checkpoint_folder(), exist_ok=True)
-            watch = FolderWatch(self._checkpoint_folder(), self.path("spool"), SETTLE_S)
+            watch = FolderWatch(self._checkpoint_folder(), self.path("spool"), SETTLE_S, self.say)
         else:
             extra["GPUHOP_SESSION"] = self._session_file(manifest)
         command = Command(self.grant.run, self.path("code"), self._child_env(extra), self._output)
-        ship = self._every(POLL_S, self._ship_quietly)
+        stop_ships = self._every(POLL_S, self._ship_quietly)
         try:
-            while command.poll() is None:
+            while not self._over(command):
                 self._look_around()
-                if self.fenced:
-                    command.kill()
-                    raise Fenced
-                self._press(command)
+                self._raise_if_fenced()
                 if watch is not None:
                     self._watch_folder(watch, command.pid)
+                self._press(command, watch)
                 time.sleep(POLL_S)
-            status = exit_code(command.finish())
+            raw, ended_at = command.finish(), time.time()
         finally:
-            ship()
             command.kill()
+            self._output_ends()
+            stop_ships()
         self._raise_if_fenced()
         self._look_around()
-        return self._settle(status, watch)
+        if watch is not None:
+            own_will = not self._killed and (raw == 0 or (self._pressed and (raw > 0 or self._lingered)))
+            return self._settle(exit_code(raw), watch, None if own_will else ended_at)
+        return self._settle(exit_code(raw), None, None)
+
+    def _over(self, command: Command) -> bool:
+        """True when the command and, where only its shell died of a SIGTERM, its training have ended."""
+        raw = command.poll()
+        if raw is None:
+            return False
+        if exit_code(raw) == -signal.SIGTERM and not self._killed and command.has_survivors():
+            self._lingered = self._pressed = True
+            self._set_order("drained", "signal")
+            files.write_atomic(self.path("ctl", "drain"), b"")
+            return False
+        return True
 
     def _look_around(self) -> None:
         """Budget and progress, read once per turn of the main loop."""
@@ -330,9 +385,14 @@ class Runner:
             return
         if self._train_from is None and self.phase == "train":
             self._train_from = (self.elapsed(), progress["step"])
+            self._drop_restored()
         self.step, self.done = progress["step"], progress["done"]
 
-    def _press(self, command: Command) -> None:
+    def _drop_restored(self) -> None:
+        """The command has read its checkpoint: the packs only take up disk from now on."""
+        shutil.rmtree(self.path("restore"), ignore_errors=True)
+
+    def _press(self, command: Command, watch: Optional[FolderWatch]) -> None:
         """Hand an order to the command: first as a wish, after the grace for good."""
         if self.order is None:
             return
@@ -341,103 +401,139 @@ class Runner:
             self._told_at = now
             self.phase = "drain"
             self.say(f"stopping: {wire.REASONS[self.order[1]]}")
-            if self.grant.mode == "folder":
-                command.signal(signal.SIGTERM)
-            else:
-                files.write_atomic(self.path("ctl", "drain"), b"")
-        elif now - self._told_at > self.grant.grace_s and not self._killed:
+            self._next_scan = 0.0
+            return
+        waited = now - self._told_at
+        if not self._pressed:
+            # A signal may end the script at once: first let it close the files that it is just writing.
+            patience = min(CLOSE_S * self.grant.time_scale, self.grant.grace_s / 4)
+            if watch is None or watch.settled() or waited > patience:
+                self._pressed = True
+                self._tell(command)
+        elif waited > self.grant.grace_s and not self._killed:
             self._killed = True
             self.say(f"the command did not leave within {self.grant.grace_s:.0f} s of being asked: killing it")
             command.signal(signal.SIGKILL)
 
-    def _output(self, piece: bytes) -> None:
-        self._append(piece)
-        if self.grant.progress is None:
+    def _tell(self, command: Command) -> None:
+        if self.grant.mode == "folder":
+            command.signal(signal.SIGTERM)
             return
-        lines = (self._line + piece).split(b"\n")
+        try:
+            files.write_atomic(self.path("ctl", "drain"), b"")
+        except OSError:
+            command.signal(signal.SIGTERM)  # a full disk: the session API listens to this too
+
+    def _output(self, piece: bytes) -> None:
+        self.log.output(piece)
+        if self._progress is None:
+            return
+        lines = re.split(b"[\r\n]", self._line + piece)
         self._line = lines.pop()[-10000:]
         for line in lines:
-            found = re.search(self.grant.progress, line.decode("utf-8", "replace"))
-            if found:
-                try:
-                    self.step = int(found.group(1))
-                except ValueError:
-                    continue
+            self._find_step(line)
 
-    def _watch_folder(self, watch: FolderWatch, group: Optional[int]) -> None:
-        if os.listdir(self.path("spool")):
+    def _output_ends(self) -> None:
+        self.log.output_ends()
+        line, self._line = self._line, b""
+        self._find_step(line)
+
+    def _find_step(self, line: bytes) -> None:
+        found = self._progress.search(line.decode("utf-8", "replace")) if self._progress else None
+        try:
+            self.step = int(found.group(1)) if found else self.step
+        except (ValueError, TypeError, IndexError):
+            pass
+
+    def _watch_folder(self, watch: FolderWatch, group: int) -> None:
+        """While the command runs: a snapshot when it is due, or when the command is about to be stopped."""
+        now = time.monotonic()
+        if now < self._next_scan or os.listdir(self.path("spool")):
             return
+        self._next_scan = now + SCAN_S
         due = watch.due(self.elapsed(), self.grant.every_s, self.step, self.grant.every_steps)
-        if (due or group is None) and watch.ready(time.monotonic(), group):
+        if not (due or self.order is not None) or not watch.ready(now, group):
+            return
+        try:
             watch.take(self.step, plain_state.fingerprint(), self.elapsed())
+        except OSError as error:
+            self.say(f"the checkpoint folder could not be copied, tried again later: {error.strerror}")
+            self._next_scan = now + 30.0
 
     # ------------------------------------------------------------ shipping
 
-    def _metrics_durable(self) -> int:
-        """All metrics written so far are in the store when this returns; their number of lines."""
-        with self._metrics_lock:
-            try:
-                with open(self.path("ctl", "metrics.jsonl"), "rb") as source:
-                    source.seek(self._metrics_read)
-                    data = source.read()
-            except FileNotFoundError:
-                return 0
-            data = data[: data.rfind(b"\n") + 1]
-            self._metrics_read += len(data)
-            self._metrics_lines += data.count(b"\n")
-            if data:
-                self.metrics.append(data)
-            self.metrics.flush()
-            return self._metrics_lines
+    def _before_commit(self) -> int:
+        """The last thing before a manifest: metrics durable, and the token still ours as far as one can know."""
+        lines = self.metrics.durable()
+        self.heart.fresh()
+        self._raise_if_fenced()
+        return lines
 
     def _ship_quietly(self) -> None:
-        if self.fenced:
+        if self.fenced or time.monotonic() < self._ship_after or not os.listdir(self.path("spool")):
             return
         try:
-            if os.listdir(self.path("spool")):
-                self.heart.look_if_stale()
+            self.heart.fresh()
             if not self.fenced and self.shipper.ship_newest():
-                self._ship_failure = None
-                self.say(f"saved step {self.shipper.saved_step} (checkpoint {self.shipper.saved_seq})")
-                if self.shipper.checkpoints_left <= 1:
-                    self._set_order("drained", "budget")
+                self._shipped()
         except (StoreFailure, OSError) as failure:
             if self._ship_failure is None:
                 self.say(f"a checkpoint waits on this disk: {failure}")
             self._ship_failure = failure
+            self._ship_pause = min(30.0, max(0.5, 2 * self._ship_pause))
+            self._ship_after = time.monotonic() + self._ship_pause
         except GrantUsedUp:
+            self._set_order("drained", "budget")
+        except Fenced:
+            return
+
+    def _shipped(self) -> None:
+        self._ship_failure, self._ship_pause = None, 0.0
+        self.say(f"saved step {self.shipper.saved_step} (checkpoint {self.shipper.saved_seq})")
+        if self.shipper.checkpoints_left <= 1:
             self._set_order("drained", "budget")
 
     # ------------------------------------------------------------ after the command
 
-    def _settle(self, status: int, watch: Optional[FolderWatch]) -> Ended:
+    def _settle(self, status: int, watch: Optional[FolderWatch], died_at: Optional[float]) -> Ended:
         """The last snapshot goes out, then the verdict over the command."""
         self.phase = "ship"
-        if watch is not None:
-            shutil.rmtree(self.path("spool"), ignore_errors=True)
-            os.makedirs(self.path("spool"))
-            self._watch_folder(watch, None)
+        self.heart.fresh()
+        self._raise_if_fenced()
+        full = watch is not None and not self._take_last(watch, died_at)
         try:
-            self.heart.look_if_stale()
-            self._raise_if_fenced()
-            self.shipper.ship_newest()
+            if self.shipper.ship_newest():
+                self._shipped()
         except GrantUsedUp as error:
             self.say(str(error))
-        self._metrics_durable()
+        self.metrics.durable()
+        if full:
+            return Ended(
+                "failed", "disk_full", "the last state of the folder did not fit on the session's disk", status
+            )
         return verdict(self.grant, status, self.step, self.done, self.order)
 
-    def _raise_if_fenced(self) -> None:
-        if self.fenced:
-            raise Fenced
+    def _take_last(self, watch: FolderWatch, died_at: Optional[float]) -> bool:
+        """What the command left in its folder, beside a snapshot that may still wait. False: no space for it."""
+        for _ in range(2):
+            try:
+                if watch.ready_at_end(died_at):
+                    watch.take(self.step, plain_state.fingerprint(), self.elapsed())
+                return True
+            except OSError as error:
+                self.say(f"the checkpoint folder could not be copied: {error.strerror}")
+                self.shipper.ship_newest()  # what waits has space to give
+        return False
 
-    def _write_result(self, end: Ended) -> int:
-        sent: List[str] = []
+    def _write_result(self, end: Ended, stop_logs: Callable[[], None]) -> int:
+        self.phase = "ship"
         try:
-            if end.status == "target":
-                sent = outputs.ship(self.grant, self.store, self.path("code"), self.say)
+            sent = self._ship_outputs(end)
             self.say(f"session ends: {end.message or wire.REASONS[end.reason]}")
-            self.log.flush()
-            self._look_before_result()
+            stop_logs()
+            self._flush()
+            self.heart.look()
+            self._raise_if_fenced()
             result = Result(
                 token=self.grant.token,
                 status=end.status,
@@ -452,55 +548,24 @@ class Runner:
                 progressed=self.shipper.progressed,
             )
             self.store.put_once(wire.result_key(self.grant.job, self.grant.token), result.to_bytes())
-        except Fenced:
-            return 14
         except StoreFailure as failure:
             self.say(f"the result could not be written: {failure}")
-            return 15
-        return CODES.get(end.reason, 0 if end.status != "failed" else 13)
+            return session_code(Ended("failed", "store_failed"))
+        return session_code(end)
 
-    def _look_before_result(self) -> None:
-        self.heart.look()
-        self._raise_if_fenced()
-
-
-CODES = {
-    "setup_failed": 12,
-    "restore_failed": 11,
-    "restore_refused": 11,
-    "store_failed": 15,
-    "disk_full": 16,
-    "code_damaged": 17,
-    "secret_missing": 18,
-}
-"""Exit codes of a session by reason; 0: ended as planned, 13: the command failed, 14: fenced (docs/exit-codes.md)."""
+    def _ship_outputs(self, end: Ended) -> List[str]:
+        if end.status != "target":
+            return []
+        try:
+            return outputs.ship(self.grant, self.store, self.path("code"), self.say)
+        except OSError as error:
+            self.say(f"the outputs could not be packed: {error}")
+            return []
 
 
-def verdict(grant: Grant, status: int, step: int, done: bool, order: Optional[Tuple[str, str]]) -> Ended:
-    """What the command's exit means. `status`: exit code, negative for a signal. Pure."""
-    if grant.mode == "api" and status == training.REFUSED:
-        return Ended("failed", "restore_refused", "see the end of the log", status)
-    if grant.mode == "api" and status == training.DISK_FULL:
-        return Ended("failed", "disk_full", "the last save did not fit on the session's disk", status)
-    if status == 0 and done:
-        return Ended("target", "target_reached", "", 0)
-    goal = grant.target_steps or grant.target_epochs
-    if grant.mode == "folder" and goal is not None and status == 0 and step >= goal:
-        return Ended("target", "target_reached", "", 0)
-    if order is not None:
-        return Ended(order[0], order[1], "", status)
-    if status == training.DRAINED and grant.mode == "api":
-        return Ended("drained", "signal", "the command got a SIGTERM", status)
-    if status == 0:
-        return _exited_early_or_done(grant, step)
-    if status < 0:
-        return Ended("failed", "script_killed", f"the command was killed by signal {-status}", status)
-    return Ended("failed", "script_failed", f"the command exited with {status}", status)
-
-
-def _exited_early_or_done(grant: Grant, step: int) -> Ended:
-    """`step` counts what the target counts; in folder mode it is the number that `progress` found in the log."""
-    if grant.target_steps is None and grant.target_epochs is None:
-        return Ended("target", "exited_0", "", 0)
-    goal = f"{grant.target_steps} steps" if grant.target_steps else f"{grant.target_epochs} epochs"
-    return Ended("failed", "ended_early", f"the command exited 0 at step {step} of {goal}", 0)
+def _pattern(text: Optional[str], say: Callable[[str], None]) -> Optional[re.Pattern[str]]:
+    try:
+        return re.compile(text) if text is not None else None
+    except re.error as error:  # newer Pythons know more than this one
+        say(f"progress: {text!r} is no pattern for Python {sys.version_info.major}.{sys.version_info.minor}: {error}")
+        return None

@@ -10,7 +10,7 @@ import time
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from gpuhop_worker import checkpoint, files, wire
-from gpuhop_worker.store import GrantStore
+from gpuhop_worker.store import GrantStore, StoreFailure
 from gpuhop_worker.wire import Grant, Manifest
 
 _SNAP = re.compile(r"^snap-\d+$")
@@ -34,6 +34,8 @@ class Shipper:
     """Ships complete snapshots of one session, the newest first; older ones that wait behind it are dropped.
 
     `before_commit` runs between packs and manifest (it makes the metrics durable and returns their line count).
+    `may_prune`: asked before anything is removed; a session that lost its token must not remove what its successor
+    may be reading.
     """
 
     def __init__(
@@ -42,6 +44,7 @@ class Shipper:
         store: GrantStore,
         spool: str,
         before_commit: Callable[[], int],
+        may_prune: Callable[[], bool],
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._grant = grant
@@ -50,6 +53,7 @@ class Shipper:
         self._parent: Optional[List[int]] = None
         self._start_step = 0
         self._before_commit = before_commit
+        self._may_prune = may_prune
         self._clock = clock
         self._pack = 0  # numbers given out so far
         self._seq = 0
@@ -143,7 +147,10 @@ class Shipper:
 
     def _prune(self) -> None:
         """Own old checkpoints: manifest first, then packs (R34). What fails is swept by the scheduler later."""
-        while len(self._kept) > self._grant.keep:
+        while len(self._kept) > self._grant.keep and self._may_prune():
             manifest_key, keys = self._kept.pop(0)
-            for key in [manifest_key, *keys]:
-                self._store.delete(key)
+            try:
+                for key in [manifest_key, *keys]:
+                    self._store.delete(key)
+            except StoreFailure:
+                continue

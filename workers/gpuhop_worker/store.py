@@ -22,7 +22,7 @@ from urllib.parse import unquote, urlsplit
 from gpuhop_worker import files
 
 TIMEOUT_S = 60.0
-_RETRY_STATUS = {408, 425, 429, 500, 502, 503, 504}
+_RETRY_STATUS = {408, 409, 425, 429, 500, 502, 503, 504}
 
 
 class StoreFailure(Exception):
@@ -59,6 +59,10 @@ class GrantStore:
         self._monotonic = monotonic
         self._jitter = jitter
 
+    def hurry(self, patience_s: float) -> None:
+        """From now on, also for calls under way: the session ends and cannot wait any longer than this."""
+        self._patience_s = min(self._patience_s, patience_s)
+
     def granted(self, key: str, verb: str) -> bool:
         return verb in self._addresses.get(key, {})
 
@@ -94,14 +98,14 @@ class GrantStore:
         url = self._addresses.get(key, {}).get(verb)
         if url is None:
             raise NotGranted(f"the grant has no {verb} address for {key}")
-        end = self._monotonic() + self._patience_s
+        began = self._monotonic()
         pause = 0.5
         while True:
             try:
                 return act(url)
             except StoreFailure as failure:
                 wait = self._jitter() * min(pause, 20.0)
-                if failure.final or self._monotonic() + wait >= end:
+                if failure.final or self._monotonic() + wait >= began + self._patience_s:
                     raise
             pause *= 2
             self._sleep(wait)
@@ -110,9 +114,10 @@ class GrantStore:
 # ---------------------------------------------------------------- transports
 
 
-def fetch(url: str) -> bytes:
-    """One address, once, outside any grant (the bootstrap's read of the grant itself)."""
-    return _get(url.split("?")[0], url)
+def fetch(url: str, patience_s: float = 120.0) -> bytes:
+    """One address outside any grant: the grant itself. What follows its `?` is a signature, and is never told."""
+    key = url.split("?")[0]
+    return GrantStore({key: {"get": url}}, patience_s=patience_s).get(key)
 
 
 def _get(key: str, url: str) -> bytes:
@@ -134,7 +139,7 @@ def _put(key: str, url: str, body: bytes, *, new: bool = False) -> bytes:
     headers = {
         # Without an explicit type urllib sends x-www-form-urlencoded, which moto stores as an empty object.
         "Content-Type": "application/octet-stream",
-        "Content-MD5": base64.b64encode(hashlib.md5(body).digest()).decode("ascii"),  # noqa: S324
+        "Content-MD5": base64.b64encode(hashlib.md5(body, usedforsecurity=False).digest()).decode("ascii"),
         "Content-Length": str(len(body)),
     }
     if new:
@@ -190,19 +195,28 @@ def _os_failure(key: str, error: OSError) -> StoreFailure:
 
 
 def _http(key: str, method: str, url: str, body: Optional[bytes], headers: Dict[str, str]) -> bytes:
-    request = urllib.request.Request(url, data=body, method=method, headers=headers)  # noqa: S310
     try:
+        request = urllib.request.Request(url, data=body, method=method, headers=headers)  # noqa: S310
         with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:  # noqa: S310
             data: bytes = answer.read()
             _check_length(key, method, answer.headers.get("Content-Length"), data)
             return data
     except urllib.error.HTTPError as error:
-        detail = error.read(2000).decode("utf-8", "replace")
-        raise _http_failure(key, error.code, detail) from error
+        raise _http_failure(key, error.code, _detail(error)) from None
+    except (ValueError, http.client.InvalidURL):
+        raise StoreFailure(key, "its address is not a valid one", final=True) from None
     except (TimeoutError, urllib.error.URLError, http.client.HTTPException, OSError) as error:
         # The address is a secret: only the reason is told.
         reason = getattr(error, "reason", error)
         raise StoreFailure(key, f"cannot reach the store ({reason})", final=False) from None
+
+
+def _detail(error: urllib.error.HTTPError) -> str:
+    try:
+        with error:
+            return error.read(2000).decode("utf-8", "replace")
+    except (OSError, http.client.HTTPException):
+        return ""
 
 
 def _check_length(key: str, method: str, said: Optional[str], data: bytes) -> None:

@@ -12,8 +12,8 @@ SEGMENT = 512 * 1024  # raw bytes; small enough that rewriting one every few sec
 
 
 class SegmentStream:
-    """Thread-safe append and flush. When the granted keys run out, the last segment either grows without end
-    (metrics: nothing may be lost) or keeps the newest SEGMENT bytes and says how much was dropped (logs)."""
+    """Thread-safe append and flush; without keys nothing is shipped. When the granted keys run out, the last segment
+    either grows without end (metrics: nothing may be lost) or keeps the newest bytes and says how much was dropped."""
 
     def __init__(self, store: GrantStore, keys: List[str], *, may_drop: bool, segment: int = SEGMENT) -> None:
         self._store = store
@@ -45,7 +45,7 @@ class SegmentStream:
     def flush(self) -> None:
         """Ship what is new. Raises StoreFailure; nothing is forgotten, the next flush ships it."""
         with self._flushing:
-            while True:
+            while self._keys:
                 with self._lock:
                     full = self._done[0] if self._done else None
                     body = bytes(self._current) if full is None else full
@@ -69,3 +69,31 @@ class SegmentStream:
     def _put(self, key: str, body: bytes, dropped: int) -> None:
         note = b"gpuhop: %d bytes of log were dropped here\n" % dropped if dropped else b""
         self._store.put(key, gzip.compress(note + body, compresslevel=3, mtime=0))
+
+
+class MetricsFile:
+    """The lines that the command logs into a file, on their way to the store. Thread-safe."""
+
+    def __init__(self, path: str, stream: SegmentStream) -> None:
+        self._path = path
+        self._stream = stream
+        self._read = 0
+        self._lines = 0
+        self._lock = threading.Lock()
+
+    def durable(self) -> int:
+        """All whole lines written so far are in the store when this returns; their number. Raises StoreFailure."""
+        with self._lock:
+            try:
+                with open(self._path, "rb") as source:
+                    source.seek(self._read)
+                    data = source.read()
+            except FileNotFoundError:
+                return 0
+            data = data[: data.rfind(b"\n") + 1]
+            self._read += len(data)
+            self._lines += data.count(b"\n")
+            if data:
+                self._stream.append(data)
+            self._stream.flush()
+            return self._lines

@@ -6,7 +6,7 @@ Rules and traps: facts on exact resume (optimizer state by parameter name and wr
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple
 
 import torch
 
@@ -25,7 +25,7 @@ def dtype_name(tensor: Tensor) -> str:
 
 def tensor_bytes(tensor: Tensor) -> memoryview:
     """The elements in C order, little-endian (all hosts that torch runs on are)."""
-    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    flat = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
     if flat.numel() == 0:
         return memoryview(b"")
     return memoryview(flat.view(torch.uint8).numpy()).cast("B")  # type: ignore[arg-type]
@@ -33,7 +33,7 @@ def tensor_bytes(tensor: Tensor) -> memoryview:
 
 def tensor_from(data: bytes, entry: Dict[str, Any]) -> Tensor:
     """A new CPU tensor with the saved dtype, shape and memory layout."""
-    dtype = getattr(torch, entry["dtype"])
+    dtype = _dtype(entry["dtype"])
     flat = torch.empty(0, dtype=dtype)
     if data:
         flat = torch.frombuffer(bytearray(data), dtype=torch.uint8).view(dtype)
@@ -41,9 +41,21 @@ def tensor_from(data: bytes, entry: Dict[str, Any]) -> Tensor:
     dense = flat.reshape(shape)
     if list(dense.stride()) == list(stride):
         return dense
+    if any(step == 0 and size > 1 for step, size in zip(stride, shape)):
+        # Expanded: many elements in one place. Where a stride is 0, the first element is all of them.
+        small = dense[tuple(slice(0, 1) if step == 0 else slice(None) for step in stride)]
+        below = dict(entry, shape=list(small.shape), stride=[step or 1 for step in stride])
+        return tensor_from(bytes(tensor_bytes(small)), below).as_strided(shape, stride)
     laid = torch.empty_strided(shape, stride, dtype=dtype)
     laid.copy_(dense)
     return laid
+
+
+def _dtype(name: str) -> torch.dtype:
+    found = getattr(torch, name, None)
+    if not isinstance(found, torch.dtype):
+        raise StateError(f"{name!r} is no dtype of torch {torch.__version__}")
+    return found
 
 
 def _storage_key(tensor: Tensor) -> Optional[Tuple[Any, ...]]:
@@ -79,16 +91,27 @@ class Capture(plain_state.Capture):
         return super().lift(value, path)
 
     def _tensor(self, value: Tensor, path: str) -> Any:
-        if value.layout != torch.strided or value.is_quantized:
-            raise StateError(f"{path} is a {value.layout} tensor, which cannot be saved yet")
+        _refuse_odd(value, path)
+        name = self.name(path)
         key = _storage_key(value)
         if key is not None and key in self._seen:
-            self.aliases.append((path, self._seen[key]))
+            self.aliases.append((name, self._seen[key]))
         else:
             if key is not None:
-                self._seen[key] = path
-            self.tensors.append((path, value))
-        return {"tensor": path}
+                self._seen[key] = name
+            self.tensors.append((name, value))
+        return {"tensor": name}
+
+
+def _refuse_odd(value: Tensor, path: str) -> None:
+    """Raises StateError for a tensor that is more than a dtype, a shape, strides and bytes."""
+    own_dispatch = getattr(type(value), "__torch_dispatch__", None)
+    if own_dispatch not in (None, getattr(Tensor, "__torch_dispatch__", None)):
+        raise StateError(f"{path} is a {type(value).__name__}, a kind of tensor that cannot be saved yet")
+    if value.layout != torch.strided or value.is_quantized:
+        raise StateError(f"{path} is a {value.layout} tensor, which cannot be saved yet")
+    if value.is_meta or torch.nn.parameter.is_lazy(value):
+        raise StateError(f"{path} has no values yet: run one forward pass before session.steps()")
 
 
 def entry_of(name: str, value: Any) -> Dict[str, Any]:
@@ -131,7 +154,14 @@ def _optimizer_state(optimizer: torch.optim.Optimizer, names: Dict[int, str]) ->
             if parameter in optimizer.state:
                 state[name] = dict(optimizer.state[parameter])
         groups.append(dict({k: v for k, v in group.items() if k != "params"}, params=members))
-    return {"groups": groups, "state": state}
+    # Some optimizers keep counters of their own beside the parameters' state, under text keys.
+    return {"groups": groups, "state": state, "own": {k: v for k, v in optimizer.state.items() if isinstance(k, str)}}
+
+
+def _kinds(tracked: Dict[str, Any]) -> Dict[str, str]:
+    """Class names of optimizers and schedulers: their states load into one another without complaint."""
+    strict = (torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)
+    return {title: type(thing).__qualname__ for title, thing in tracked.items() if isinstance(thing, strict)}
 
 
 def capture(tracked: Dict[str, Any]) -> Tuple[Any, Capture]:
@@ -141,6 +171,7 @@ def capture(tracked: Dict[str, Any]) -> Tuple[Any, Capture]:
     body = {}
     for title, thing in tracked.items():
         body[title] = codec.encode(_state_of(thing, names), found.lift, title)
+    body["~kinds"] = _kinds(tracked)
     body["~rng"] = codec.encode(rng_state(), found.lift, "~rng")
     return body, found
 
@@ -162,7 +193,10 @@ def _state_of(thing: Any, names: Dict[int, str]) -> Any:
 
 
 def _mode(module: torch.nn.Module) -> Dict[str, Any]:
-    return {"training": [name for name, part in module.named_modules() if part.training]}
+    return {
+        "training": [name for name, part in module.named_modules() if part.training],
+        "frozen": [name for name, parameter in module.named_parameters() if not parameter.requires_grad],
+    }
 
 
 def _hidden_buffers(module: torch.nn.Module) -> Iterator[Tuple[str, Tensor]]:
@@ -186,7 +220,8 @@ def rng_state() -> Dict[str, Any]:
 
 def set_rng_state(state: Dict[str, Any]) -> None:
     plain_state.set_rng_state(state)
-    torch.set_rng_state(state["torch"])
+    if "torch" in state:
+        torch.set_rng_state(state["torch"])
     if "cuda" in state and torch.cuda.is_available() and len(state["cuda"]) == torch.cuda.device_count():
         torch.cuda.set_rng_state_all(state["cuda"])
 
@@ -197,18 +232,31 @@ def set_rng_state(state: Dict[str, Any]) -> None:
 def restore(tracked: Dict[str, Any], body: Dict[str, Any], tensor: Callable[[str], Any]) -> None:
     """Write a saved state into the live objects. `tensor(name)` gives a saved tensor.
 
-    Raises RestoreMismatch with every missing, extra, re-shaped or re-typed part, before anything was changed.
+    Raises RestoreMismatch with every missing, extra, re-shaped or re-typed part of torch's own objects, before
+    anything was changed; and when an object's own load_state_dict objects.
     """
     plain_state.check_titles(tracked, body)
     states = {title: codec.decode(body[title], _lower(tensor)) for title in body}
     names = parameter_names(tracked)
-    problems = [p for title, thing in tracked.items() for p in _differences(title, thing, states[title], names)]
+    problems = _kind_differences(_kinds(tracked), states.get("~kinds", {}))
+    problems += [p for title, thing in tracked.items() for p in _differences(title, thing, states[title], names)]
     if problems:
         raise RestoreMismatch(problems)
-    # Optimizers after everything else: schedulers write lr into the groups when they are loaded.
-    for title, thing in sorted(tracked.items(), key=lambda item: isinstance(item[1], torch.optim.Optimizer)):
-        _put_back(thing, states[title], names)
+    for title, thing in sorted(tracked.items(), key=lambda item: _place(item[1])):
+        _put_back(title, thing, states[title], names)
     set_rng_state(states["~rng"])
+
+
+def _place(thing: Any) -> int:
+    """Objects that may refuse come first; optimizers last, since schedulers write lr into the groups when loaded."""
+    if isinstance(thing, torch.optim.Optimizer):
+        return 2
+    return 1 if isinstance(thing, (torch.nn.Module, Tensor, torch.Generator)) else 0
+
+
+def _kind_differences(here: Dict[str, str], there: Dict[str, str]) -> List[str]:
+    titles = sorted(set(here) | set(there))
+    return [f"{t} is a {here.get(t)}, saved was {there.get(t)}" for t in titles if here.get(t) != there.get(t)]
 
 
 def _lower(tensor: Callable[[str], Any]) -> codec.Lower:
@@ -218,7 +266,7 @@ def _lower(tensor: Callable[[str], Any]) -> codec.Lower:
         if "size" in mark:
             return torch.Size(mark["size"])
         if "dtype" in mark:
-            return getattr(torch, mark["dtype"])
+            return _dtype(mark["dtype"])
         if "device" in mark:
             return torch.device(mark["device"])
         return arrays(mark)
@@ -229,12 +277,17 @@ def _lower(tensor: Callable[[str], Any]) -> codec.Lower:
 def _differences(title: str, thing: Any, state: Any, names: Dict[int, str]) -> List[str]:
     if isinstance(thing, torch.nn.Module):
         live = dict(thing.state_dict(), **dict(_hidden_buffers(thing)))
-        return _tensor_differences(title, live, dict(state["state_dict"], **state["hidden"]))
+        saved = dict(state["state_dict"], **state["hidden"])
+        return _tensor_differences(title, live, saved) or _tie_differences(title, live, saved)
     if isinstance(thing, torch.optim.Optimizer):
         live = _optimizer_state(thing, names)
         here = [group["params"] for group in live["groups"]]
         there = [group["params"] for group in state["groups"]]
-        return [] if here == there else _group_differences(title, here, there)
+        if not isinstance(thing, torch.optim.LBFGS):  # it keeps all its state at its first parameter
+            here, there = [sorted(group) for group in here], [sorted(group) for group in there]
+        if here != there:
+            return _group_differences(title, here, there)
+        return _option_differences(title, live["groups"], state["groups"])
     if isinstance(thing, Tensor):
         return _tensor_differences(title, {"value": thing}, state)
     return []
@@ -247,20 +300,65 @@ def _group_differences(title: str, here: List[List[str]], there: List[List[str]]
     return found or [f"{title}: the parameter groups are divided otherwise than in the checkpoint"]
 
 
+def _option_differences(title: str, here: List[Dict[str, Any]], there: List[Dict[str, Any]]) -> List[str]:
+    """Options may have other values (that is restored), but not other names."""
+    found = []
+    for number, (ours, theirs) in enumerate(zip(here, there)):
+        for name in sorted(set(ours) - set(theirs)):
+            if name not in _SCHEDULERS_OWN:
+                found.append(f"{title}: option {name} of group {number} is not in the checkpoint")
+        for name in sorted(set(theirs) - set(ours)):
+            if name not in _SCHEDULERS_OWN:
+                found.append(f"{title}: the checkpoint has option {name} of group {number}, the optimizer has not")
+    return found
+
+
+_SCHEDULERS_OWN = ("initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum", "swa_lr", "param_names")
+"""Entries that schedulers and callers add to a group: a scheduler made later may not have added them yet."""
+
+
+def _tie_differences(title: str, live: Dict[str, Any], saved: Dict[str, Any]) -> List[str]:
+    """Weights that share memory on one side only would drift apart, or be overwritten by one another."""
+    here, there = _ties(live, _storage_key), _ties(saved, id)
+    found = [f"{title}: {' and '.join(group)} share memory in the script only" for group in sorted(here - there)]
+    return found + [f"{title}: {' and '.join(g)} share memory in the checkpoint only" for g in sorted(there - here)]
+
+
+def _ties(tensors: Dict[str, Any], key: Callable[[Tensor], Any]) -> Set[Tuple[str, ...]]:
+    groups: Dict[Any, List[str]] = {}
+    for name, value in sorted(tensors.items()):
+        if isinstance(value, Tensor) and value.numel() > 0:
+            groups.setdefault(key(value), []).append(name)
+    return {tuple(group) for group in groups.values() if len(group) > 1}
+
+
 def _tensor_differences(title: str, live: Dict[str, Any], saved: Dict[str, Any]) -> List[str]:
     found = [f"{title}: {n} is not in the checkpoint" for n in sorted(set(live) - set(saved))]
     found += [f"{title}: the checkpoint has {n}, the script has not" for n in sorted(set(saved) - set(live))]
     for name in sorted(set(live) & set(saved)):
         a, b = live[name], saved[name]
-        if isinstance(a, Tensor) and isinstance(b, Tensor):
+        if isinstance(a, Tensor) != isinstance(b, Tensor):
+            found.append(f"{title}: {name} is a {type(a).__name__}, saved was a {type(b).__name__}")
+        elif isinstance(a, Tensor) and not name.endswith(_EXTRA):
             if a.shape != b.shape:
                 found.append(f"{title}: {name} has shape {list(a.shape)}, saved was {list(b.shape)}")
             elif a.dtype != b.dtype:
                 found.append(f"{title}: {name} is {a.dtype}, saved was {b.dtype}")
+            elif _layout(a) != _layout(b):
+                # Kernels are chosen by the layout: other strides, other bits.
+                found.append(f"{title}: {name} has strides {list(a.stride())}, saved was {list(b.stride())}")
     return found
 
 
-def _put_back(thing: Any, state: Any, names: Dict[int, str]) -> None:
+_EXTRA = "_extra_state"  # the name under which Module.state_dict() puts what get_extra_state() returned
+
+
+def _layout(tensor: Tensor) -> List[int]:
+    """Strides that mean something: those of dimensions longer than one."""
+    return [step for step, size in zip(tensor.stride(), tensor.shape) if size > 1] if tensor.numel() else []
+
+
+def _put_back(title: str, thing: Any, state: Any, names: Dict[int, str]) -> None:
     if isinstance(thing, torch.nn.Module):
         _load_module(thing, state)
     elif isinstance(thing, torch.optim.Optimizer):
@@ -271,29 +369,38 @@ def _put_back(thing: Any, state: Any, names: Dict[int, str]) -> None:
         with torch.no_grad():
             thing.copy_(state["value"])
     else:
-        thing.load_state_dict(state)
+        plain_state.load(title, thing, state)
 
 
 def _load_module(module: torch.nn.Module, state: Dict[str, Any]) -> None:
     live = dict(module.state_dict(keep_vars=True), **dict(_hidden_buffers(module)))
+    own = {id(part) for part in (*module.parameters(), *module.buffers())}
     extra = {}
     with torch.no_grad():
         for name, value in dict(state["state_dict"], **state["hidden"]).items():
-            if isinstance(live[name], Tensor):
+            if id(live[name]) in own:
                 live[name].copy_(value)
             else:
                 extra[name] = value
-    if extra:  # get_extra_state / set_extra_state
+    if extra:  # get_extra_state / set_extra_state, and what a state_dict hook made: the module must take it back itself
         module.load_state_dict(dict(module.state_dict(), **extra), strict=True)
-    training = set(state["training"])
+    training, frozen = set(state["training"]), set(state["frozen"])
     for name, part in module.named_modules():
         part.training = name in training
+    for name, parameter in module.named_parameters():
+        if parameter.is_leaf and parameter.requires_grad == (name in frozen):
+            parameter.requires_grad_(name not in frozen)
 
 
 def _load_optimizer(optimizer: torch.optim.Optimizer, state: Dict[str, Any], names: Dict[int, str]) -> None:
     optimizer.state.clear()
+    optimizer.state.update(state["own"])
     for number, (group, saved) in enumerate(zip(optimizer.param_groups, state["groups"])):
-        group.update({k: v for k, v in saved.items() if k != "params"})
+        for option, value in saved.items():
+            if isinstance(group.get(option), Tensor) and isinstance(value, Tensor):
+                group[option].copy_(value)  # a capturable lr: compiled graphs and schedulers hold this very tensor
+            elif option not in ("params", "param_names"):
+                group[option] = value
         for place, parameter in enumerate(group["params"]):
             name = names.get(id(parameter), f"group{number}.{place}")
             if name in state["state"]:

@@ -11,6 +11,7 @@ import gzip
 import hashlib
 import json
 import re
+import zlib
 from typing import Any, Dict, List, Optional, Tuple, Type, TypeVar
 
 FORMAT = 1
@@ -131,7 +132,7 @@ class Grant(Document):
     def from_gzip(cls, data: bytes) -> Grant:
         try:
             return cls.from_bytes(gzip.decompress(data))
-        except (OSError, EOFError) as error:
+        except (OSError, EOFError, zlib.error) as error:
             raise WireError(f"not a gzip file: {error}") from error
 
 

@@ -78,7 +78,8 @@ def main(argv: list[str] | None = None) -> None:
     args = sys.argv[1:] if argv is None else argv
     debug = "--debug" in args
     try:
-        cli.main(args=args, prog_name="gpuhop", standalone_mode=False)
+        # Outside standalone mode click returns the code of an Exit that a command raised.
+        sys.exit(cli.main(args=args, prog_name="gpuhop", standalone_mode=False) or 0)
     except GpuhopError as error:
         _fail(str(error), error.exit_code, debug)
     except click.exceptions.Exit as error:

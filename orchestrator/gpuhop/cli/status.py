@@ -84,8 +84,10 @@ def _all(app: App, limit: int) -> list[str]:
     with app.db.read() as c:
         found = jobs.newest(c, limit)
         by_job = {job.id: sessions.of_job(c, job.id) for job in found}
+    who = driver.current(app.settings.database)
     if not found:
-        return ["no jobs yet", "  next: gpuhop submit job.yaml   (or gpuhop demo)"]
+        empty = ["no jobs yet", "  next: gpuhop submit job.yaml   (or gpuhop demo)"]
+        return [*empty, f"driven by {who}"] if who else empty
     rows = []
     for job in found:
         live = _live(by_job[job.id])
@@ -95,7 +97,6 @@ def _all(app: App, limit: int) -> list[str]:
         left = "-" if job.ended_at else _left(job, by_job[job.id], step)
         rows.append([job.id, output.state(word), _progress(job, step), where, str(len(by_job[job.id])), left])
     lines = output.table(["JOB", "STATE", "STEP", "WHERE", "SESSIONS", "TRAINING LEFT"], rows)
-    who = driver.current(app.settings.database)
     lines.append("")
     lines.append(f"driven by {who}" if who else "nobody drives the queue   next: gpuhop serve")
     return lines

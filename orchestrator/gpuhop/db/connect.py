@@ -13,6 +13,9 @@ from gpuhop.errors import DatabaseError, DiskFull, GpuhopError
 
 BUSY_TIMEOUT_MS = 30_000
 
+Connection = sa.Connection
+"""For annotations outside gpuhop.db: nobody else names SQLAlchemy."""
+
 
 def connect(url: str) -> sa.Engine:
     """An engine for the ledger. SQLite transactions are begun by us (BEGIN IMMEDIATE for writes)."""

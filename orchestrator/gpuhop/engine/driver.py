@@ -18,14 +18,14 @@ class DriverLock:
     """Held from enter to exit. A dead owner's lock is free at once: the system gives it back."""
 
     def __init__(self, database: Path, command: str, now: datetime) -> None:
-        self._lock = FileLock(f"{database}.driver.lock", blocking=False, thread_local=False)
+        self._lock = FileLock(f"{database}.driver.lock", thread_local=False)
         self._note = Path(f"{database}.driver.json")
         self._owner = {"pid": os.getpid(), "host": socket.gethostname(), "command": command, "since": now.isoformat()}
 
     def __enter__(self) -> DriverLock:
-        """Raises DriverLocked, naming the owner."""
+        """Raises DriverLocked, naming the owner. It tries for a second: somebody may only be looking (`current`)."""
         try:
-            self._lock.acquire()
+            self._lock.acquire(timeout=1.0, poll_interval=0.05)
         except Timeout as error:
             raise DriverLocked(owner(self._note)) from error
         temp = self._note.with_suffix(".tmp")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from gpuhop.db import jobs, sessions
+from gpuhop.db.connect import Connection
 from gpuhop.db.records import SessionRow
 from gpuhop.domain.plan import Launch
-from gpuhop.domain.states import Reason, SessionState
+from gpuhop.domain.states import JobState, Reason, SessionState, Wish
 from gpuhop.engine import checkpoints, grants, settling
 from gpuhop.engine.checkpoints import Saved
 from gpuhop.engine.parts import Parts
@@ -21,7 +22,7 @@ from gpuhop_worker.wire import Control
 log = logging.getLogger("gpuhop")
 
 FIRST_PAUSE_S = {
-    RefusalKind.SLOTS: 60.0,
+    RefusalKind.SLOTS: settling.SHORT_PAUSE_S,
     RefusalKind.EXHAUSTED: 3600.0,
     RefusalKind.CAPACITY: 300.0,
     RefusalKind.NOT_ENTITLED: 86400.0,
@@ -41,17 +42,27 @@ def parents_of(parts: Parts, job_id: str, keep: int) -> list[Saved]:
 
 
 def launch(parts: Parts, action: Launch) -> None:
-    """Carry out a Launch: acquire, then start. Raises StoreError (the session stays LAUNCHING and is repaired)."""
+    """Carry out a Launch: acquire, then start. Raises StoreError (the session stays LAUNCHING and is repaired).
+    Nothing happens where the job or the platform has changed since the plan was made."""
     now = parts.clock.now()
     with parts.db.read() as c:
         spec = codec.decode(json.loads(jobs.get(c, action.job).spec))
     parents = parents_of(parts, action.job, spec.checkpoint.keep)
     start = next((one.manifest.step for one in parents if one.manifest is not None), 0)
     with parts.db.write() as c:
+        if not _still_so(c, action, now):
+            return
         session = sessions.acquire(
             c, action.job, action.platform, budget_s=action.budget_s, hold_s=action.hold_s, start_step=start, now=now
         )
     start_session(parts, session, parents)
+
+
+def _still_so(c: Connection, action: Launch, now: datetime) -> bool:
+    """Under the write lock: the user may have paused or cancelled since, the platform may just have refused another."""
+    job = jobs.get(c, action.job)
+    cool = sessions.cooling(c).get(action.platform)
+    return job.state is JobState.QUEUED and job.wish is Wish.RUN and (cool is None or cool.until <= now)
 
 
 def start_session(parts: Parts, session: SessionRow, parents: list[Saved] | None = None) -> None:
@@ -109,16 +120,17 @@ def preview(parts: Parts, action: Launch, secrets: tuple[str, ...]) -> Rendered:
 def _launched(parts: Parts, session: SessionRow, handle: Handle) -> None:
     with parts.db.write() as c:
         sessions.launched(c, session, handle.id, handle.link)
-        sessions.warm_up(c, session.platform)
     log.info("launched %s on %s", session.name, session.platform, extra={"action": "launched"})
 
 
 def _refused(parts: Parts, session: SessionRow, refusal: Refused) -> None:
+    """`until` may have passed already (a rolling window's refill "begins" now): even so there is a pause."""
     now = parts.clock.now()
-    with parts.db.read() as c:
-        before = sessions.cooling(c).get(session.platform)
-    pause = min(86400.0, FIRST_PAUSE_S[refusal.kind] * 2.0 ** min(10, before.times if before else 0))
-    until = refusal.until or now + timedelta(seconds=max(pause, FIRST_PAUSE_S[refusal.kind]))
+    first = FIRST_PAUSE_S[refusal.kind]
+    if refusal.until is not None:
+        until = max(refusal.until, now + timedelta(seconds=settling.SHORT_PAUSE_S))
+    else:
+        until = now + timedelta(seconds=settling.pause_s(parts, session.platform, first))
     with parts.db.write() as c:
         sessions.cool_down(c, session.platform, until, refusal.text, now)
     settling.close(parts, session, SessionState.REFUSED, Reason.REFUSED, detail=refusal.text)

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 import logging
-
-import sqlalchemy as sa
+from dataclasses import replace
+from datetime import timedelta
 
 from gpuhop.db import jobs, quota, sessions
+from gpuhop.db.connect import Connection
 from gpuhop.db.records import JobRow, SessionRow
 from gpuhop.domain import quota as windows
 from gpuhop.domain.judge import Phase, Seen
 from gpuhop.domain.states import SessionState
-from gpuhop.domain.world import JobView, PlatformView, SessionView, World
+from gpuhop.domain.world import JobView, PlatformView, Profile, SessionView, World
 from gpuhop.engine.parts import Parts
-from gpuhop.errors import ObjectMissing, StoreError
+from gpuhop.errors import DiskFull, GpuhopError, InvalidInput, ObjectMissing, StoreError
 from gpuhop.platforms.base import Handle, Platform, RunState
 from gpuhop.spec import codec
 from gpuhop.stores.base import Store
@@ -28,10 +29,32 @@ def look(parts: Parts, session: SessionRow) -> Seen:
     """One look at a live session. A failed call is a missing sign, never a verdict (DESIGN I7)."""
     answered, beat, result = _read_signs(parts.store, session)
     new_beat = beat is not None and beat.seq > session.beat_seq
-    if new_beat and result is None and session.started_at is not None:
-        return Seen(answered, None, beat, True, Phase.RUNNING)
+    if result is None and session.started_at is not None and (new_beat or _beats(parts, session)):
+        return Seen(answered, None, beat, new_beat, Phase.RUNNING)
     state = poll(parts.platforms.get(session.platform), session)
     return Seen(answered, result, beat, new_beat, state.phase, state.started_at, state.ended_at, state.note)
+
+
+def _beats(parts: Parts, session: SessionRow) -> bool:
+    """A beat outweighs a probe, so while beats are fresh the platform is not asked: its calls are counted, too."""
+    if session.beat_at is None:
+        return False
+    return parts.clock.now() - session.beat_at < timedelta(seconds=profile_of(parts, session).beat_s)
+
+
+def profile_of(parts: Parts, session: SessionRow) -> Profile:
+    """The platform's profile; a plain one for a platform that was removed from the configuration meanwhile: its
+    sessions still beat, end and must be settled."""
+    platform = parts.platforms.get(session.platform)
+    return platform.profile if platform else Profile(session.platform, "", session.hold_s, gpu_count=1)
+
+
+def with_last_word(parts: Parts, session: SessionRow, seen: Seen) -> Seen:
+    """Before a session is closed as lost: a result that it wrote between the look and now still counts."""
+    if seen.result is not None:
+        return seen
+    _, beat, result = _read_signs(parts.store, session)
+    return replace(seen, result=result, beat=beat or seen.beat)
 
 
 def _read_signs(store: Store, session: SessionRow) -> tuple[bool, Beat | None, Result | None]:
@@ -48,7 +71,7 @@ def _read_signs(store: Store, session: SessionRow) -> tuple[bool, Beat | None, R
                 result = Result.from_bytes(store.get(wire.result_key(session.job_id, session.token)))
             except (ObjectMissing, WireError):
                 result = None
-    except StoreError as error:
+    except (StoreError, DiskFull) as error:
         log.warning("the store did not answer: %s", error.fact, extra={"action": "store-silent"})
         return False, None, None
     if result is not None and result.token != session.token:
@@ -78,6 +101,7 @@ def session_view(session: SessionRow) -> SessionView:
         limit_at=session.limit_at,
         beat_at=session.beat_at,
         step=session.step,
+        started_at=session.started_at,
     )
 
 
@@ -96,7 +120,22 @@ def job_view(job: JobRow) -> JobView:
     )
 
 
-def world(parts: Parts, c: sa.Connection) -> World:
+def job_views(c: Connection) -> tuple[tuple[JobView, ...], list[GpuhopError]]:
+    """The unfinished jobs. One whose spec cannot be read is left out and told of: the others go on."""
+    views: list[JobView] = []
+    troubles: list[GpuhopError] = []
+    for job in jobs.unfinished(c):
+        try:
+            views.append(job_view(job))
+        except (GpuhopError, ValueError, TypeError, AttributeError) as error:
+            fact = error.fact if isinstance(error, GpuhopError) else str(error)
+            troubles.append(
+                InvalidInput(f"job {job.id} cannot be planned: its stored spec is unreadable ({fact})", "gpuhop db")
+            )
+    return tuple(views), troubles
+
+
+def world(parts: Parts, c: Connection) -> World:
     """The ledger as the planner sees it now."""
     now = parts.clock.now()
     live = sessions.live(c)
@@ -117,7 +156,7 @@ def world(parts: Parts, c: sa.Connection) -> World:
         )
     return World(
         now=now,
-        jobs=tuple(job_view(job) for job in jobs.unfinished(c)),
+        jobs=job_views(c)[0],
         sessions=tuple(session_view(session) for session in live),
         platforms=tuple(views),
     )

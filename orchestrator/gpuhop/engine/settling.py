@@ -4,31 +4,47 @@ from __future__ import annotations
 
 import json
 import logging
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from gpuhop.db import jobs, sessions
+from gpuhop.db.connect import Connection
 from gpuhop.db.records import SessionRow
-from gpuhop.domain.judge import Seen, Verdict
+from gpuhop.domain.judge import Phase, Seen, Verdict
 from gpuhop.domain.outcome import after_session
 from gpuhop.domain.states import OVER, JobState, Reason, SessionState
-from gpuhop.engine import checkpoints
+from gpuhop.domain.world import Profile
+from gpuhop.engine import checkpoints, observe
 from gpuhop.engine.parts import Parts
-from gpuhop.errors import LeaseLost, StoreError
+from gpuhop.errors import DiskFull, InvalidInput, StoreError
 from gpuhop.platforms.base import Handle
 from gpuhop.spec import codec
 from gpuhop_worker import wire
-from gpuhop_worker.wire import Beat, Control
+from gpuhop_worker.wire import Beat, Control, Result
 
 log = logging.getLogger("gpuhop")
+
+SHORT_PAUSE_S = 60.0
+"""Between two launches on a platform that has just said no, at the least."""
+
+BROKEN_PAUSE_S = 300.0
+"""First pause for a platform that takes sessions which never begin."""
 
 
 def note(parts: Parts, session: SessionRow, seen: Seen, verdict: Verdict) -> None:
     """Write down a look at a session that goes on."""
-    beat = _beat_columns(seen.beat, parts.clock.now()) if seen.new_beat and seen.beat is not None else {}
+    now = parts.clock.now()
+    beat = _beat_columns(seen.beat, now) if seen.new_beat and seen.beat is not None else {}
     if not beat and verdict.state is session.state:
         return
+    started_at = seen.started_at
+    if started_at is None and seen.beat is not None:
+        # The platform does not tell, and this may be the first look for hours: the worker's own clock counts.
+        started_at = max(session.launched_at, now - timedelta(seconds=seen.beat.train_s))
     with parts.db.write() as c:
-        sessions.observe(c, session, verdict.state, started_at=seen.started_at, beat=beat, now=parts.clock.now())
+        sessions.observe(c, session, verdict.state, started_at=started_at, beat=beat, now=now)
+        if beat and session.beat_at is None:
+            sessions.warm_up(c, session.platform)  # it works: its refusals are forgotten
 
 
 def _beat_columns(beat: Beat, now: datetime) -> dict[str, object]:
@@ -45,11 +61,21 @@ def _beat_columns(beat: Beat, now: datetime) -> dict[str, object]:
 
 def settle(parts: Parts, session: SessionRow, seen: Seen, verdict: Verdict) -> None:
     """Close a session that is over, by its result or by its silence."""
-    if verdict.state is SessionState.ENDED and seen.result is not None:
+    if verdict.state is not SessionState.ENDED:
+        seen = observe.with_last_word(parts, session, seen)
+    if seen.result is not None:
         result = seen.result
-        close(parts, session, SessionState.ENDED, Reason(result.reason), detail=result.message, seen=seen)
+        close(parts, session, SessionState.ENDED, _reason(result), detail=result.message, seen=seen)
     else:
         close(parts, session, SessionState.LOST, verdict.reason or Reason.LOST, detail=seen.note, seen=seen)
+
+
+def _reason(result: Result) -> Reason:
+    """A newer worker may know reasons that we do not: then its status decides."""
+    try:
+        return Reason(result.reason)
+    except ValueError:
+        return {"target": Reason.TARGET_REACHED, "failed": Reason.SCRIPT_FAILED}.get(result.status, Reason.DRAINED)
 
 
 def close(
@@ -69,17 +95,19 @@ def close(
     store = parts.store
     if state is not SessionState.ENDED:
         store.put(wire.control_key(session.job_id), Control(token=session.token + 1).to_bytes())
-        _stop(parts, session)
+    if state is not SessionState.ENDED or (seen is not None and seen.phase is Phase.RUNNING):
+        seen = _stop(parts, session, seen)
     seq, step = checkpoints.newest_of(store, session.job_id, session.token)
     now = parts.clock.now()
-    ended_at, charged_s = _time_used(session, seen, now)
-    platform = parts.platforms.get(session.platform)
-    gpus = platform.profile.gpu_count if platform else 1
+    profile = observe.profile_of(parts, session)
+    ended_at, charged_s = _time_used(session, seen, now, profile)
     with parts.db.write() as c:
         job = jobs.get(c, session.job_id)
         progressed = seq > 0 and (step > session.start_step or step == 0)
         ran = charged_s > 0 or session.started_at is not None
-        fruitless = 0 if progressed or not ran else 1 + _fruitless(sessions.of_job(c, job.id), session.token)
+        fruitless = 0 if progressed or not ran else 1 + _fruitless(sessions.of_job(c, job.id), session, job.wish_at)
+        if not ran and reason in (Reason.LOST, Reason.LAUNCH_FAILED):
+            _rest(parts, c, session.platform, detail, now)
         sessions.close(
             c,
             session,
@@ -88,7 +116,7 @@ def close(
             detail=detail,
             ended_at=ended_at,
             charged_s=charged_s,
-            gpus=gpus,
+            gpus=profile.gpu_count,
             sealed_seq=seq,
             step=max(session.step, step, seen.result.step if seen and seen.result else 0),
             saved_step=step,
@@ -100,35 +128,64 @@ def close(
     _tidy(parts, session.job_id, after)
 
 
-def _stop(parts: Parts, session: SessionRow) -> None:
+def pause_s(parts: Parts, platform: str, first_s: float, c: Connection | None = None) -> float:
+    """The pause after a refusal: it doubles with each one in a row, up to a day or the first pause if that is more."""
+    if c is None:
+        with parts.db.read() as own:
+            return pause_s(parts, platform, first_s, own)
+    before = sessions.cooling(c).get(platform)
+    return max(first_s, min(86400.0, first_s * 2.0 ** min(10, before.times if before else 0)))
+
+
+def _rest(parts: Parts, c: Connection, platform: str, detail: str, now: datetime) -> None:
+    """Without a pause a platform whose sessions die before they begin would be asked again at each tick."""
+    until = now + timedelta(seconds=pause_s(parts, platform, BROKEN_PAUSE_S, c))
+    text = f"its last session did not begin ({detail})" if detail else "its last session did not begin"
+    sessions.cool_down(c, platform, until, text, now)
+
+
+def _stop(parts: Parts, session: SessionRow, seen: Seen | None) -> Seen | None:
+    """End it on its platform, and hear from there when it began and ended."""
     platform = parts.platforms.get(session.platform)
     if platform is None:
-        return
+        return seen
+    # Without a handle the launch may still have happened: its name is the best guess, and stop is silent.
+    handle = Handle(session.handle or session.name, session.link)
     try:
-        # Without a handle the launch may still have happened: its name is the best guess, and stop is silent.
-        platform.stop(Handle(session.handle or session.name, session.link))
+        platform.stop(handle)
     except Exception as error:  # the fence holds anyway
         log.warning("stop of %s failed: %s", session.name, error, extra={"action": "stop-failed"})
+        return seen
+    state = observe.poll(platform, replace(session, handle=handle.id))
+    if state.started_at is None and state.ended_at is None:
+        return seen
+    seen = seen or Seen(store_answered=True)
+    return replace(seen, phase=state.phase, started_at=state.started_at or seen.started_at, ended_at=state.ended_at)
 
 
-def _time_used(session: SessionRow, seen: Seen | None, now: datetime) -> tuple[datetime, float]:
+def _time_used(session: SessionRow, seen: Seen | None, now: datetime, profile: Profile) -> tuple[datetime, float]:
     """(end, seconds to charge): the platform's own times where it told them, else ours; nothing if it never began."""
     began = (seen.started_at if seen else None) or session.started_at
-    if began is None and session.beat_at is not None:
+    if began is None and (session.beat_at is not None or (seen is not None and seen.beat is not None)):
         began = session.launched_at
     if began is None:
         return now, 0.0
     ended = (seen.ended_at if seen else None) or min(now, max(session.limit_at, session.beat_at or now))
+    if seen is not None and seen.ended_at is None and (seen.result is not None or seen.phase is Phase.GONE):
+        # It is over since some moment that nobody saw, perhaps hours ago: the worker's own clock says about when.
+        worked = max(seen.result.train_s if seen.result else 0.0, seen.beat.train_s if seen.beat else 0.0)
+        slack = profile.start_s + (profile.margin_s if seen.result else profile.lease_s)
+        ended = min(ended, began + timedelta(seconds=worked + slack))
     return ended, max(0.0, (ended - began) / timedelta(seconds=1))
 
 
-def _fruitless(rows: list[SessionRow], before: int) -> int:
-    """Sessions in a row just before this token that ran and saved nothing new."""
+def _fruitless(rows: list[SessionRow], session: SessionRow, since: datetime) -> int:
+    """Sessions in a row just before this one that ran and saved nothing new, since the user last spoke."""
     count = 0
     for row in sorted(rows, key=lambda r: -r.token):
-        if row.token >= before or row.started_at is None:
+        if row.token >= session.token or row.started_at is None:
             continue
-        if row.saved_step > row.start_step:
+        if row.launched_at < since or (row.sealed_seq and (row.saved_step > row.start_step or row.saved_step == 0)):
             break
         count += 1
     return count
@@ -142,7 +199,7 @@ def _tidy(parts: Parts, job_id: str, after: JobState) -> None:
             keep = codec.decode(json.loads(jobs.get(c, job_id).spec)).checkpoint.keep
         sealed = {row.token: row.sealed_seq for row in rows if row.sealed_seq is not None}
         checkpoints.sweep(parts.store, job_id, sealed, keep)
-    except (StoreError, LeaseLost) as error:
+    except (StoreError, DiskFull, InvalidInput) as error:
         log.warning("retention of %s waits: %s", job_id, error.fact, extra={"action": "sweep-failed"})
     if after in OVER:
         log.info("job %s is %s", job_id, after.value, extra={"action": f"job-{after.value}"})

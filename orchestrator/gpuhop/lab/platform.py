@@ -7,6 +7,7 @@ texts for kaggle are those that its live API was seen to send (facts on Kaggle, 
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -18,7 +19,7 @@ from gpuhop.domain.judge import Phase
 from gpuhop.domain.world import Profile
 from gpuhop.platforms import catalog, host
 from gpuhop.platforms.base import Handle, LaunchRequest, RefusalKind, Refused, Rendered, RunState, Usage
-from gpuhop.platforms.local import LocalPlatform, read_note, start_host, state_of, stop
+from gpuhop.platforms.local import LocalPlatform, kill, start_host, state_of, stop
 
 _SLOTS_TEXT = {"kaggle": "Maximum batch GPU session count of {slots} reached."}
 _QUOTA_TEXT = {"kaggle": "Maximum weekly GPU quota of {hours:.2f} hours reached."}
@@ -45,6 +46,7 @@ class LabPlatform:
     ) -> None:
         self._profile = profile
         self._folder = folder
+        self._environ = environ
         self._clock = clock
         self._habits = habits or Habits()
         self._local = LocalPlatform(profile, folder, environ)
@@ -70,19 +72,19 @@ class LabPlatform:
         work = self._folder / rendered.name
         if not (work / "session.json").exists():
             self._admit()
-            work.mkdir(parents=True, exist_ok=True)
+            work.mkdir(mode=0o700, parents=True, exist_ok=True)
             host.note(str(work), "session.json", dict(rendered.fields))
         if self._profile.attended:
             return Handle(rendered.name, f"lab://{self._profile.name}/{rendered.name}")
         if not (work / "claimed").exists():
-            start_host(work, {})
+            start_host(work, self._environ)
         return Handle(rendered.name)
 
     def press(self, name: str) -> None:
         """What a person does on an attended platform: open the notebook, run all."""
         work = self._folder / name
         if (work / "session.json").exists() and not (work / "claimed").exists():
-            start_host(work, {})
+            start_host(work, self._environ)
 
     def waiting(self) -> list[str]:
         """Names of sessions that nobody has opened yet."""
@@ -118,9 +120,11 @@ class LabPlatform:
         return rows
 
     def _state(self, work: Path) -> RunState:
-        if work.is_dir() and not (work / "session.json").exists():
-            return RunState(Phase.GONE, note="the offer was withdrawn")
         found = state_of(work)
+        if found.phase is Phase.GONE and found.started_at is not None and found.ended_at is None:
+            # The machine vanished, its keeper with it: the service closes its books when it notices.
+            host.note(str(work), "ended.json", {"at": time.time(), "code": None, "why": "vanished"})
+            found = state_of(work)
         if found.phase is Phase.QUEUED and self._profile.attended and not (work / "claimed").exists():
             return replace(found, phase=Phase.AWAITING)
         return replace(found, started_at=self._lab(found.started_at), ended_at=self._lab(found.ended_at))
@@ -132,10 +136,7 @@ class LabPlatform:
         return self._state(self._folder / handle.id)
 
     def stop(self, handle: Handle) -> None:
-        work = self._folder / handle.id
-        if self._profile.attended and work.is_dir() and not (work / "claimed").exists():
-            (work / "session.json").unlink(missing_ok=True)  # the offer is withdrawn
-        stop(work)
+        stop(self._folder / handle.id)
 
     def logs(self, handle: Handle) -> Iterator[str]:
         yield from self._local.logs(handle)
@@ -145,9 +146,4 @@ class LabPlatform:
 
     def kill(self, name: str) -> bool:
         """A silent SIGKILL of everything in the session, as a vanishing machine does. False: it was not running."""
-        work = self._folder / name
-        started = read_note(work, "started.json")
-        if started is None or read_note(work, "ended.json") is not None:
-            return False
-        host.kill_tree(started["pid"])
-        return True
+        return kill(self._folder / name)

@@ -1,6 +1,7 @@
 """The port to a platform: what every adapter does, in six methods. An adapter is one file.
 
-The engine gives each call a thread and a deadline; adapters are synchronous and hold no state that matters.
+Adapters are synchronous and hold no state that matters. The engine calls them one after the other, so each call sets
+its own time-outs and is over within a minute; what it raises beyond Refused is taken for a failed call.
 """
 
 from __future__ import annotations
