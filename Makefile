@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: demo test test-all lint fmt clean bench
+.PHONY: demo test test-slow lint fmt clean bench
 
 demo: $(STAMP)
 	$(BIN)/gpuhop demo
@@ -11,8 +11,8 @@ demo: $(STAMP)
 test: $(STAMP) lint
 	$(BIN)/python -m pytest -n 2 -q -m "not slow"
 
-test-all: $(STAMP) lint
-	$(BIN)/python -m pytest -n 2 -q
+test-slow: $(STAMP)
+	$(BIN)/python -m pytest -n 2 -q -m slow
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check

@@ -371,7 +371,8 @@ class Runner:
         if exit_code(raw) == -signal.SIGTERM and not self._killed and command.has_survivors():
             self._lingered = self._pressed = True
             self._set_order("drained", "signal")
-            files.write_atomic(self.path("ctl", "drain"), b"")
+            if self.grant.mode != "folder":
+                self._tell(command)
             return False
         return True
 

@@ -10,8 +10,6 @@ from gpuhop.cli import output
 @click.command()
 def command() -> None:
     """Where the ledger lies, its revision, who drives it, and whether it is sound. Changes nothing."""
-    import sqlalchemy.exc
-
     from gpuhop.db import health
     from gpuhop.engine import driver
     from gpuhop.errors import DatabaseError
@@ -23,10 +21,7 @@ def command() -> None:
         output.say("state     not made yet; the first command that needs it makes it")
         return
     output.say(f"size      {output.size(settings.database.stat().st_size)}")
-    try:
-        found = health.look(settings.database)
-    except sqlalchemy.exc.DatabaseError as error:
-        raise DatabaseError(f"the database cannot be read: {error.orig}", "restore a copy of the file") from error
+    found = health.look(settings.database)
     output.say(f"revision  {found.current or 'none'} (this gpuhop: {found.head})")
     output.say(f"check     {found.integrity}")
     output.say(f"rows      {', '.join(f'{name} {count}' for name, count in found.rows)}")

@@ -11,7 +11,7 @@ from gpuhop.cli import output
 def command() -> None:
     """One line per finding, one fix each. Works with every part broken or absent."""
     from gpuhop.errors import Exit
-    from gpuhop.services.doctoring import examine
+    from gpuhop.doctor import examine
 
     findings = examine()
     for found in findings:

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from gpuhop.db.records import JobRow, SessionRow
+from gpuhop.domain.states import WORDS
 from gpuhop.services.comparing import Row
 
 _PALETTE = ("#3566c5", "#c2562d", "#2e8b57", "#8a4fbf", "#b58900", "#1f8a99", "#b03a6f", "#667085")
@@ -144,7 +145,7 @@ def _table(rows: Sequence[SessionRow]) -> str:
     lines = []
     for row in rows:
         lost = max(0, row.step - row.saved_step) if row.saved_step or row.step > row.start_step else 0
-        why = row.reason.value if row.reason else row.state.value
+        why = WORDS[row.reason][0] if row.reason else row.state.value
         cells = [
             f"t{row.token:04d}",
             row.platform,

@@ -51,6 +51,8 @@ class Model(nn.Module):
         self.blocks = nn.Sequential(*(Block() for _ in range(LAYERS)))
         self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 128, bias=False)
         self.head.weight = self.byte.weight  # tied
+        nn.init.normal_(self.byte.weight, std=0.02)
+        nn.init.normal_(self.place.weight, std=0.02)
 
     def forward(self, x):
         return self.head(self.norm(self.blocks(self.byte(x) + self.place(torch.arange(CONTEXT)))))
