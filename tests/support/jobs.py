@@ -37,7 +37,7 @@ print("trained to", session.step)
 TORCH = '''
 """Everything that a resume can get wrong: dropout, two parameter groups, a scheduler, a scaler, an EMA that is driven
 by Python's and NumPy's generators, batch norm with a counter that no state_dict holds, keyed data."""
-import os, random, warnings
+import os, random, time, warnings
 import numpy, torch
 import gpuhop_worker
 from gpuhop_worker.data import KeyedBatches
@@ -81,7 +81,8 @@ def build():
     model = Net()
     matrices = [p for p in model.parameters() if p.dim() > 1]
     rest = [p for p in model.parameters() if p.dim() <= 1]
-    optimizer = torch.optim.AdamW([{"params": matrices, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}], lr=1e-2)
+    groups = [{"params": matrices, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=1e-2)
     scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=[3e-2, 1e-2], total_steps=TOTAL + 1)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=7)
     noise = torch.Generator().manual_seed(5)
@@ -110,6 +111,7 @@ def main():
     session.track(**parts)
     for step in session.steps(TOTAL):
         session.log(**one(step, **parts))
+        time.sleep(float(os.environ.get("PAUSE", "0")))
     print("trained to", session.step)
 
 if __name__ == "__main__":

@@ -10,8 +10,8 @@ from gpuhop.cli import output
 @click.command()
 def command() -> None:
     """One line per finding, one fix each. Works with every part broken or absent."""
-    from gpuhop.errors import Exit
     from gpuhop.doctor import examine
+    from gpuhop.errors import Exit
 
     findings = examine()
     for found in findings:
