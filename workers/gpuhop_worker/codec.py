@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import collections
+import json
 import math
 from typing import Any, Callable, Optional
 
@@ -50,8 +51,8 @@ def _encode(value: Any, lift: Lift, path: str) -> Any:
     if kind in _DICTS:
         return _encode_dict(value, lift, path)
     if kind in (set, frozenset):
-        items = [_encode(item, lift, f"{path}{{{item!r}}}") for item in sorted(value, key=repr)]
-        return {TAG: "s" if kind is set else "z", "v": items}
+        items = [_encode(item, lift, f"{path} (an item of the set)") for item in value]
+        return {TAG: "s" if kind is set else "z", "v": sorted(items, key=json.dumps)}
     lifted = lift(value, path)
     if lifted is None:
         raise StateError(
@@ -69,8 +70,12 @@ def _encode_dict(value: Any, lift: Lift, path: str) -> Any:
     for key, item in value.items():
         if type(key) not in (str, int, bool, float, tuple, bytes, frozenset, type(None)):
             raise StateError(f"{path} has a key of type {type(key).__name__}")
-        rows.append([_encode(key, lift, path), _encode(item, lift, f"{path}[{key!r}]")])
+        rows.append([_encode(key, lift, path), _encode(item, lift, f"{path}[{_short(key)}]")])
     return {TAG: "d", "v": rows}
+
+
+def _short(key: Any) -> str:
+    return repr(key) if type(key) is not int or key.bit_length() <= BIG else hex(key)
 
 
 def _no_lower(value: Any) -> Any:

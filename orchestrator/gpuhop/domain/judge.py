@@ -26,7 +26,8 @@ class Phase(StrEnum):
 class Seen:
     """What one look at a session gave. `store_answered`: the store was asked and answered, so that an absent
     beat or result is a fact and not a failure. `new_beat`: the beat's number grew since the last look. `mute_s`: for
-    how long the platform has given no answer, over several calls in a row; 0 after a single failure."""
+    how long the platform has given no answer, over several calls in a row; 0 after a single failure. `trouble`: what
+    the store said instead of answering."""
 
     store_answered: bool
     result: Result | None = None
@@ -37,6 +38,7 @@ class Seen:
     ended_at: datetime | None = None
     note: str = ""
     mute_s: float = 0.0
+    trouble: str = ""
 
 
 @dataclass(frozen=True)

@@ -27,12 +27,20 @@ log = logging.getLogger("gpuhop")
 
 def look(parts: Parts, session: SessionRow) -> Seen:
     """One look at a live session. A failed call is a missing sign, never a verdict (DESIGN I7)."""
-    answered, beat, result = _read_signs(parts.store, session)
+    try:
+        beat, result = _read_signs(parts.store, session)
+        trouble = ""
+    except (StoreError, DiskFull) as error:
+        beat = result = None
+        trouble = error.fact
+    answered = not trouble
     new_beat = beat is not None and beat.seq > session.beat_seq
     if result is None and session.started_at is not None and (new_beat or _beats(parts, session)):
         return Seen(answered, None, beat, new_beat, Phase.RUNNING)
     state = poll(parts.platforms.get(session.platform), session)
-    return Seen(answered, result, beat, new_beat, state.phase, state.started_at, state.ended_at, state.note)
+    return Seen(
+        answered, result, beat, new_beat, state.phase, state.started_at, state.ended_at, state.note, trouble=trouble
+    )
 
 
 def _beats(parts: Parts, session: SessionRow) -> bool:
@@ -50,33 +58,30 @@ def profile_of(parts: Parts, session: SessionRow) -> Profile:
 
 
 def with_last_word(parts: Parts, session: SessionRow, seen: Seen) -> Seen:
-    """Before a session is closed as lost: a result that it wrote between the look and now still counts."""
+    """Before a session is closed as lost: a result that it wrote between the look and now still counts. Raises
+    StoreError."""
     if seen.result is not None:
         return seen
-    _, beat, result = _read_signs(parts.store, session)
+    beat, result = _read_signs(parts.store, session)
     return replace(seen, result=result, beat=beat or seen.beat)
 
 
-def _read_signs(store: Store, session: SessionRow) -> tuple[bool, Beat | None, Result | None]:
-    """(the store answered, beat, result). The result is asked for only when it can be there: it saves requests."""
+def _read_signs(store: Store, session: SessionRow) -> tuple[Beat | None, Result | None]:
+    """The result is asked for only when it can be there: it saves requests. Raises StoreError."""
     beat: Beat | None = None
     result: Result | None = None
     try:
+        beat = Beat.from_bytes(store.get(wire.beat_key(session.job_id, session.token)))
+    except (ObjectMissing, WireError):
+        pass
+    if beat is None or beat.seq == session.beat_seq or beat.phase == "ship":
         try:
-            beat = Beat.from_bytes(store.get(wire.beat_key(session.job_id, session.token)))
+            result = Result.from_bytes(store.get(wire.result_key(session.job_id, session.token)))
         except (ObjectMissing, WireError):
-            beat = None
-        if beat is None or beat.seq == session.beat_seq or beat.phase == "ship":
-            try:
-                result = Result.from_bytes(store.get(wire.result_key(session.job_id, session.token)))
-            except (ObjectMissing, WireError):
-                result = None
-    except (StoreError, DiskFull) as error:
-        log.warning("the store did not answer: %s", error.fact, extra={"action": "store-silent"})
-        return False, None, None
+            pass
     if result is not None and result.token != session.token:
         result = None
-    return True, beat, result
+    return beat, result
 
 
 def poll(platform: Platform | None, session: SessionRow) -> RunState:

@@ -15,7 +15,7 @@ from gpuhop.domain.plan import Action, Finish, Launch, Order, Withdraw, plan
 from gpuhop.domain.states import JobState, Reason, SessionState, Wish
 from gpuhop.engine import launching, observe, settling
 from gpuhop.engine.parts import Parts
-from gpuhop.errors import DatabaseError, GpuhopError, LeaseLost
+from gpuhop.errors import DatabaseError, GpuhopError, LeaseLost, StoreError
 from gpuhop_worker import wire
 from gpuhop_worker.wire import Control
 
@@ -116,6 +116,8 @@ class Loop:
             settling.settle(self._parts, session, seen, verdict)
         else:
             settling.note(self._parts, session, seen, verdict)
+        if seen.trouble:
+            raise StoreError(seen.trouble, "gpuhop store check   (sessions go on meanwhile)")
 
     def _repair(self, session: SessionRow) -> None:
         """A crash between token and handle: launching again by the same name starts nothing twice. A launch that goes

@@ -26,7 +26,7 @@ class GitFiles:
 def git_files(folder: Path) -> GitFiles | None:
     """The index's files below `folder`; None outside a git work tree. Raises InvalidInput (git fails or is absent).
 
-    The index counts, not the last commit: what is only staged is tracked, and contents come from the disk later.
+    A folder that git itself ignores as a whole is no part of the work tree: None too. The index counts, not the last commit: what is only staged is tracked, and contents come from the disk later.
     """
     if not any((above / ".git").exists() for above in (folder, *folder.parents)):
         return None
@@ -37,8 +37,15 @@ def git_files(folder: Path) -> GitFiles | None:
     for row in _rows(_git(folder, "ls-files", "-z", "--stage")):
         meta, _, path = row.partition("\t")
         (submodules if meta.startswith(_SUBMODULE) else tracked).add(path)
+    if not tracked and _ignored(folder):
+        return None
     others = _rows(_git(folder, "ls-files", "-z", "--others", "--exclude-standard", "--directory"))
     return GitFiles(tuple(sorted(tracked)), tuple(sorted(submodules)), tuple(sorted(others)))
+
+
+def _ignored(folder: Path) -> bool:
+    command = ["git", "-c", "core.fsmonitor=false", "-C", str(folder), "check-ignore", "-q", "."]
+    return subprocess.run(command, capture_output=True, timeout=_TIMEOUT_S, check=False).returncode == 0
 
 
 def _rows(output: bytes) -> list[str]:

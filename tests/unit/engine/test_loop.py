@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -13,7 +12,6 @@ from tests.support.engine import (
     check_books,
     check_training,
     profile,
-    quick_folder,
     scripted,
     spec,
 )
@@ -26,12 +24,6 @@ from gpuhop.domain.states import JobState, Reason, SessionState, Wish
 from gpuhop.platforms.base import RefusalKind, Refused
 
 WEEK = Window(WindowKind.WEEKLY, 250.0, weekday=5)
-
-
-@pytest.fixture
-def home() -> Iterator[Path]:
-    with quick_folder() as folder:
-        yield folder / "home"
 
 
 def test_a_job_hops_to_its_end(home: Path) -> None:

@@ -172,6 +172,14 @@ def test_a_folder_inside_a_repository(tmp_path: Path) -> None:
     assert frozen(tmp_path / "via").sha256 == found.sha256
 
 
+def test_a_folder_that_git_ignores_is_taken_as_if_there_were_no_git(tmp_path: Path) -> None:
+    """gpuhop's own demo, run inside a checkout, is such a folder."""
+    write(tmp_path, {".gitignore": "scratch/\n", "scratch/job/train.py": "a", "other.py": "b"})
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "add", ".gitignore", "other.py")
+    assert frozen(tmp_path / "scratch" / "job").files == ("train.py",)
+
+
 def test_the_ignore_file_holds_in_git_too(code: Path) -> None:
     write(code, {"data/big.bin": "0", ".env": "X=1", ".gpuhopignore": "data/\n"})
     git(code, "init", "-q")
