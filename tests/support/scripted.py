@@ -116,7 +116,7 @@ class ScriptedWorker:
         wanted = min(goal, self.first + int(min(worked, self.grant.budget_s) * self.speed))
         while self.step < wanted:
             self._one_step()
-            if self.step % (self.grant.every_steps or 10) == 0 and self.fate != "idle":
+            if self.step % (self.grant.every_steps or 20) == 0 and self.fate != "idle":
                 self._save()
                 if self.fate == "fail-late":
                     return self._result("failed", "script_failed", worked)

@@ -112,7 +112,7 @@ class Bench:
             "step": manifest["step"],
             "tensors": decode.tensors(self.store, manifest),
             "files": decode.folder(self.store, manifest),
-            "state": json.dumps(manifest["state"], sort_keys=True),
+            "state": json.dumps(manifest["state"]),
             "metrics": json.dumps(decode.metrics(self.store, self.job)),
         }
 

@@ -153,10 +153,14 @@ class FolderWatch:
 
     def _complete(self, signature: Signature) -> bool:
         try:
-            paths = [os.path.join(self._folder, row[0]) for row in signature if stat.S_ISREG(row[4])]
-            return all(whole(path) for path in paths)
+            torn = [
+                row[0] for row in signature if stat.S_ISREG(row[4]) and not whole(os.path.join(self._folder, row[0]))
+            ]
         except OSError:
             return False
+        for path in torn:
+            self._say_once(path, f"{path} is not whole: the checkpoint folder cannot be saved while it is like that")
+        return not torn
 
     def take(self, step: int, fingerprint: Dict[str, Any], elapsed: float) -> bool:
         """Copy the folder into a new snapshot. False, and nothing left behind, when it changed meanwhile."""
@@ -217,10 +221,13 @@ class FolderWatch:
         target = os.path.normpath(target)
         if checkpoint.link_stays(path, target):
             return {"path": path, "link": target, "first": 0, "last": 0}
+        self._say_once(path, f"the link {path} leads out of the checkpoint folder, so it is not carried")
+        return None
+
+    def _say_once(self, path: str, text: str) -> None:
         if path not in self._told:
             self._told.add(path)
-            self._say(f"the link {path} leads out of the checkpoint folder, so it is not carried")
-        return None
+            self._say(text)
 
 
 class _Changed(Exception):

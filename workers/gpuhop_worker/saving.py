@@ -63,7 +63,7 @@ class Saver:
         self._announce(kind, manifest)
         reader = checkpoint.PackReader(manifest, self._config["packs"])
         try:
-            kind.restore(tracked, manifest.state, _tensor_source(kind, manifest, reader))
+            kind.restore(tracked, manifest.state, tensor_source(kind, manifest, reader))
         finally:
             reader.close()
         self.saved_step = manifest.step
@@ -169,7 +169,7 @@ class MetricsWriter:
             del self._waiting[: os.write(self._handle, self._waiting)]
 
 
-def _tensor_source(kind: Any, manifest: Manifest, reader: checkpoint.PackReader) -> Callable[[str], Any]:
+def tensor_source(kind: Any, manifest: Manifest, reader: checkpoint.PackReader) -> Callable[[str], Any]:
     """name -> the saved tensor. Names that shared memory when they were saved get one and the same tensor."""
     entries = {entry["name"]: entry for entry in manifest.tensors}
     shared = {entry["alias"] for entry in manifest.tensors if "alias" in entry}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -30,12 +32,26 @@ def _prepare_sqlite(connection: Any, record: Any) -> None:
     connection.isolation_level = None  # the driver must not begin by itself
     cursor = connection.cursor()
     cursor.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
-    cursor.execute("PRAGMA journal_mode=WAL")
+    _to_wal(cursor)
     cursor.execute("PRAGMA foreign_keys=ON")
     # FULL, not NORMAL: after a power cut NORMAL may forget the last commits, and a forgotten token would be
     # given out twice.
     cursor.execute("PRAGMA synchronous=FULL")
     cursor.close()
+
+
+def _to_wal(cursor: Any) -> None:
+    """The switch to WAL needs the file alone for a moment, and SQLite does not wait for it: where several processes
+    open a new database at once, all but one are told "locked" whatever the busy timeout."""
+    give_up = time.monotonic() + BUSY_TIMEOUT_MS / 1000
+    while True:
+        try:
+            cursor.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > give_up:
+                raise
+            time.sleep(0.01)
 
 
 def _begin_sqlite(connection: sa.Connection) -> None:

@@ -58,23 +58,21 @@ def profile_of(parts: Parts, session: SessionRow) -> Profile:
 
 
 def with_last_word(parts: Parts, session: SessionRow, seen: Seen) -> Seen:
-    """Before a session is closed as lost: a result that it wrote between the look and now still counts. Raises
-    StoreError."""
-    if seen.result is not None:
-        return seen
-    beat, result = _read_signs(parts.store, session)
-    return replace(seen, result=result, beat=beat or seen.beat)
+    """Before a session is closed as lost: what it wrote between the look and now still counts. Raises StoreError."""
+    beat, result = _read_signs(parts.store, session, last=True)
+    known = max(session.beat_seq, seen.beat.seq if seen.beat else 0)
+    return replace(seen, result=result, beat=beat or seen.beat, new_beat=beat is not None and beat.seq > known)
 
 
-def _read_signs(store: Store, session: SessionRow) -> tuple[Beat | None, Result | None]:
-    """The result is asked for only when it can be there: it saves requests. Raises StoreError."""
+def _read_signs(store: Store, session: SessionRow, *, last: bool = False) -> tuple[Beat | None, Result | None]:
+    """The result is asked for only when it can be there: it saves requests. `last`: in any case. Raises StoreError."""
     beat: Beat | None = None
     result: Result | None = None
     try:
         beat = Beat.from_bytes(store.get(wire.beat_key(session.job_id, session.token)))
     except (ObjectMissing, WireError):
         pass
-    if beat is None or beat.seq == session.beat_seq or beat.phase == "ship":
+    if last or beat is None or beat.seq == session.beat_seq or beat.phase == "ship":
         try:
             result = Result.from_bytes(store.get(wire.result_key(session.job_id, session.token)))
         except (ObjectMissing, WireError):
@@ -142,6 +140,11 @@ def job_views(c: Connection) -> tuple[tuple[JobView, ...], list[GpuhopError]]:
 
 def world(parts: Parts, c: Connection) -> World:
     """The ledger as the planner sees it now."""
+    return world_and_troubles(parts, c)[0]
+
+
+def world_and_troubles(parts: Parts, c: Connection) -> tuple[World, list[GpuhopError]]:
+    """The world, and what had to be left out of it."""
     now = parts.clock.now()
     live = sessions.live(c)
     cooling = sessions.cooling(c)
@@ -159,12 +162,9 @@ def world(parts: Parts, c: Connection) -> World:
                 cool_text=cool.text if cool else "",
             )
         )
-    return World(
-        now=now,
-        jobs=job_views(c)[0],
-        sessions=tuple(session_view(session) for session in live),
-        platforms=tuple(views),
-    )
+    waiting, troubles = job_views(c)
+    seen = tuple(session_view(session) for session in live)
+    return World(now=now, jobs=waiting, sessions=seen, platforms=tuple(views)), troubles
 
 
 def awaiting(rows: list[SessionRow]) -> list[SessionRow]:

@@ -60,10 +60,12 @@ def _beat_columns(beat: Beat, now: datetime) -> dict[str, object]:
 
 
 def settle(parts: Parts, session: SessionRow, seen: Seen, verdict: Verdict) -> None:
-    """Close a session that is over, by its result or by its silence."""
+    """Close a session that is over, by its result or by its silence. Raises StoreError."""
     if verdict.state is not SessionState.ENDED:
         seen = observe.with_last_word(parts, session, seen)
-    if seen.result is not None:
+    if seen.result is None and seen.new_beat:
+        note(parts, session, seen, Verdict(SessionState.RUNNING))  # it lives after all
+    elif seen.result is not None:
         result = seen.result
         close(parts, session, SessionState.ENDED, _reason(result), detail=result.message, seen=seen)
     else:

