@@ -34,6 +34,23 @@ for step in session.steps(int(os.environ.get("STEPS_TOTAL", "60"))):
 print("trained to", session.step)
 '''
 
+_ARRAYS = """
+import numpy
+class Weights:
+    def __init__(self):
+        self.w = numpy.zeros(3000)
+    def state_dict(self):
+        return {"w": self.w}
+    def load_state_dict(self, state):
+        self.w = state["w"]
+weights = Weights()
+"""
+
+# The same with arrays, so that its checkpoints have packs.
+PACKED = _ARRAYS + PLAIN.replace("track(model=model", "track(weights=weights, model=model").replace(
+    "    batch = data.batch(step)\n", "    batch = data.batch(step)\n    weights.w += numpy.random.randn(3000)\n"
+).replace("random.seed(7)\n", "random.seed(7)\nnumpy.random.seed(8)\n")
+
 TORCH = '''
 """Everything that a resume can get wrong: dropout, two parameter groups, a scheduler, a scaler, an EMA that is driven
 by Python's and NumPy's generators, batch norm with a counter that no state_dict holds, keyed data."""

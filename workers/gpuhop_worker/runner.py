@@ -11,9 +11,7 @@ import hashlib
 import io
 import json
 import os
-import re
 import shutil
-import signal
 import sys
 import tarfile
 import threading
@@ -27,6 +25,8 @@ from gpuhop_worker.folder import FolderWatch, put_in_place
 from gpuhop_worker.logbook import Logbook
 from gpuhop_worker.process import Command, exit_code
 from gpuhop_worker.shipper import GrantUsedUp, Shipper
+from gpuhop_worker.stepfinder import StepFinder
+from gpuhop_worker.stopping import Stopping
 from gpuhop_worker.store import GrantStore, StoreFailure
 from gpuhop_worker.streams import MetricsFile, SegmentStream
 from gpuhop_worker.verdict import FENCED, Ended, session_code, verdict
@@ -34,8 +34,6 @@ from gpuhop_worker.wire import Beat, Control, Grant, Manifest, Result
 
 POLL_S = 0.05
 SETTLE_S = 1.0  # a checkpoint folder must have been still for this long
-SCAN_S = 0.2  # between two looks at a checkpoint folder
-CLOSE_S = 3.0  # of the grace, for a checkpoint that is being written when the command must stop
 LAST_PATIENCE_S = 20.0  # for the words of a session that could not reach its store
 
 
@@ -75,13 +73,9 @@ class Runner:
         self.fenced = False
         self.step = 0
         self.done = False
-        self._line = b""
-        self._progress = _pattern(grant.progress, self.say)
-        self._told_at: Optional[float] = None  # when the wish to stop was first seen
-        self._pressed = False  # the command was told
-        self._killed = False
-        self._lingered = False
-        self._next_scan = 0.0
+        self.finder = StepFinder(grant.progress, self.say)
+        self.stopping = Stopping(grant, self.path("ctl", "drain"), self.elapsed, self.say)
+        self._copy_after = 0.0
         self._ship_failure: Optional[Exception] = None
         self._ship_pause = 0.0
         self._ship_after = 0.0
@@ -174,6 +168,7 @@ class Runner:
         finally:
             stop_logs()
             self.heart.stop()
+            self.log.close()
 
     def _ran_before(self) -> bool:
         """True when a session of this token has been here: a notebook cell run twice, a machine restarted. Its keys
@@ -225,6 +220,7 @@ class Runner:
                     act()
                 except Exception as error:  # this thread must not end before it is told to
                     self.say(f"an error, tried again later: {error!r}")
+                    end.wait(5.0)
 
         thread = threading.Thread(target=loop, daemon=True)
         thread.start()
@@ -349,7 +345,9 @@ class Runner:
                 self._raise_if_fenced()
                 if watch is not None:
                     self._watch_folder(watch, command.pid)
-                self._press(command, watch)
+                if self.order is not None:
+                    self.phase = "drain"
+                    self.stopping.press(command, watch, wire.REASONS[self.order[1]])
                 time.sleep(POLL_S)
             raw, ended_at = command.finish(), time.time()
         finally:
@@ -359,8 +357,7 @@ class Runner:
         self._raise_if_fenced()
         self._look_around()
         if watch is not None:
-            own_will = not self._killed and (raw == 0 or (self._pressed and (raw > 0 or self._lingered)))
-            return self._settle(exit_code(raw), watch, None if own_will else ended_at)
+            return self._settle(exit_code(raw), watch, None if self.stopping.own_will(raw) else ended_at)
         return self._settle(exit_code(raw), None, None)
 
     def _over(self, command: Command) -> bool:
@@ -368,11 +365,8 @@ class Runner:
         raw = command.poll()
         if raw is None:
             return False
-        if exit_code(raw) == -signal.SIGTERM and not self._killed and command.has_survivors():
-            self._lingered = self._pressed = True
+        if self.stopping.lingers(command, raw):
             self._set_order("drained", "signal")
-            if self.grant.mode != "folder":
-                self._tell(command)
             return False
         return True
 
@@ -393,73 +387,34 @@ class Runner:
         """The command has read its checkpoint: the packs only take up disk from now on."""
         shutil.rmtree(self.path("restore"), ignore_errors=True)
 
-    def _press(self, command: Command, watch: Optional[FolderWatch]) -> None:
-        """Hand an order to the command: first as a wish, after the grace for good."""
-        if self.order is None:
-            return
-        now = self.elapsed()
-        if self._told_at is None:
-            self._told_at = now
-            self.phase = "drain"
-            self.say(f"stopping: {wire.REASONS[self.order[1]]}")
-            self._next_scan = 0.0
-            return
-        waited = now - self._told_at
-        if not self._pressed:
-            # A signal may end the script at once: first let it close the files that it is just writing.
-            patience = min(CLOSE_S * self.grant.time_scale, self.grant.grace_s / 4)
-            if watch is None or watch.settled() or waited > patience:
-                self._pressed = True
-                self._tell(command)
-        elif waited > self.grant.grace_s and not self._killed:
-            self._killed = True
-            self.say(f"the command did not leave within {self.grant.grace_s:.0f} s of being asked: killing it")
-            command.signal(signal.SIGKILL)
-
-    def _tell(self, command: Command) -> None:
-        if self.grant.mode == "folder":
-            command.signal(signal.SIGTERM)
-            return
-        try:
-            files.write_atomic(self.path("ctl", "drain"), b"")
-        except OSError:
-            command.signal(signal.SIGTERM)  # a full disk: the session API listens to this too
-
     def _output(self, piece: bytes) -> None:
         self.log.output(piece)
-        if self._progress is None:
-            return
-        lines = re.split(b"[\r\n]", self._line + piece)
-        self._line = lines.pop()[-10000:]
-        for line in lines:
-            self._find_step(line)
+        self.finder.feed(piece)
+        self._found_step()
 
     def _output_ends(self) -> None:
         self.log.output_ends()
-        line, self._line = self._line, b""
-        self._find_step(line)
+        self.finder.end()
+        self._found_step()
 
-    def _find_step(self, line: bytes) -> None:
-        found = self._progress.search(line.decode("utf-8", "replace")) if self._progress else None
-        try:
-            self.step = int(found.group(1)) if found else self.step
-        except (ValueError, TypeError, IndexError):
-            pass
+    def _found_step(self) -> None:
+        if self.finder.step is not None:
+            self.step = self.finder.step
 
     def _watch_folder(self, watch: FolderWatch, group: int) -> None:
         """While the command runs: a snapshot when it is due, or when the command is about to be stopped."""
         now = time.monotonic()
-        if now < self._next_scan or os.listdir(self.path("spool")):
-            return
-        self._next_scan = now + SCAN_S
+        watch.look(now, group)
         due = watch.due(self.elapsed(), self.grant.every_s, self.step, self.grant.every_steps)
-        if not (due or self.order is not None) or not watch.ready(now, group):
+        if not (due or self.order is not None) or not watch.ready(now):
+            return
+        if now < self._copy_after or os.listdir(self.path("spool")):
             return
         try:
             watch.take(self.step, plain_state.fingerprint(), self.elapsed())
         except OSError as error:
             self.say(f"the checkpoint folder could not be copied, tried again later: {error.strerror}")
-            self._next_scan = now + 30.0
+            self._copy_after = now + 30.0
 
     # ------------------------------------------------------------ shipping
 
@@ -473,10 +428,14 @@ class Runner:
     def _ship_quietly(self) -> None:
         if self.fenced or time.monotonic() < self._ship_after or not os.listdir(self.path("spool")):
             return
+        if self.order is not None and self.shipper.saved_seq and self.shipper.checkpoints_left <= 1:
+            return  # the grant's last checkpoint is for the last state: what the command saves when it leaves
         try:
             self.heart.fresh()
             if not self.fenced and self.shipper.ship_newest():
                 self._shipped()
+                if self.shipper.checkpoints_left <= 1:
+                    self._set_order("drained", "budget")
         except (StoreFailure, OSError) as failure:
             if self._ship_failure is None:
                 self.say(f"a checkpoint waits on this disk: {failure}")
@@ -491,8 +450,6 @@ class Runner:
     def _shipped(self) -> None:
         self._ship_failure, self._ship_pause = None, 0.0
         self.say(f"saved step {self.shipper.saved_step} (checkpoint {self.shipper.saved_seq})")
-        if self.shipper.checkpoints_left <= 1:
-            self._set_order("drained", "budget")
 
     # ------------------------------------------------------------ after the command
 
@@ -562,11 +519,3 @@ class Runner:
         except OSError as error:
             self.say(f"the outputs could not be packed: {error}")
             return []
-
-
-def _pattern(text: Optional[str], say: Callable[[str], None]) -> Optional[re.Pattern[str]]:
-    try:
-        return re.compile(text) if text is not None else None
-    except re.error as error:  # newer Pythons know more than this one
-        say(f"progress: {text!r} is no pattern for Python {sys.version_info.major}.{sys.version_info.minor}: {error}")
-        return None

@@ -124,6 +124,8 @@ def _get(key: str, url: str) -> bytes:
     if url.startswith("file:"):
         try:
             return files.read(_path(url))
+        except FileNotFoundError as error:
+            raise StoreFailure(key, "no such object", final=True, missing=True) from error
         except OSError as error:
             raise _os_failure(key, error) from error
     return _http(key, "GET", url, None, {})
@@ -131,10 +133,7 @@ def _get(key: str, url: str) -> bytes:
 
 def _put(key: str, url: str, body: bytes, *, new: bool = False) -> bytes:
     if url.startswith("file:"):
-        try:
-            _put_file(_path(url), body, new)
-        except OSError as error:
-            raise _os_failure(key, error) from error
+        _put_file(key, _path(url), body, new)
         return b""
     headers = {
         # Without an explicit type urllib sends x-www-form-urlencoded, which moto stores as an empty object.
@@ -166,29 +165,41 @@ def _path(url: str) -> str:
     return unquote(urlsplit(url).path)
 
 
-def _put_file(path: str, body: bytes, new: bool) -> None:
+def _put_file(key: str, path: str, body: bytes, new: bool) -> None:
     folder = os.path.dirname(path)
-    os.makedirs(folder, exist_ok=True)
     temp = os.path.join(folder, f".tmp-{os.getpid()}-{threading.get_ident()}")
     try:
+        os.makedirs(folder, exist_ok=True)
         with open(temp, "wb") as out:
             out.write(body)
             out.flush()
             os.fsync(out.fileno())
         if new:
-            os.link(temp, path)
+            _link(key, temp, path)
         else:
             os.replace(temp, path)
         files.sync_folder(folder)
+    except OSError as error:
+        raise _os_failure(key, error) from error
     finally:
-        files.remove(temp)
+        _drop(temp)
+
+
+def _link(key: str, temp: str, path: str) -> None:
+    try:
+        os.link(temp, path)
+    except FileExistsError as error:
+        raise StoreFailure(key, "exists already", final=True, taken=True) from error
+
+
+def _drop(temp: str) -> None:
+    try:
+        os.unlink(temp)
+    except OSError:
+        pass
 
 
 def _os_failure(key: str, error: OSError) -> StoreFailure:
-    if isinstance(error, FileNotFoundError):
-        return StoreFailure(key, "no such object", final=True, missing=True)
-    if isinstance(error, FileExistsError):
-        return StoreFailure(key, "exists already", final=True, taken=True)
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return StoreFailure(key, "the store's disk is full", final=False)
     return StoreFailure(key, error.strerror or str(error), final=isinstance(error, PermissionError))

@@ -100,7 +100,7 @@ class Capture(plain_state.Capture):
             if key is not None:
                 self._seen[key] = name
             self.tensors.append((name, value))
-        return {"tensor": name}
+        return {"tensor": name} if value.device.type == "cpu" else {"tensor": name, "device": str(value.device)}
 
 
 def _refuse_odd(value: Tensor, path: str) -> None:
@@ -236,7 +236,7 @@ def restore(tracked: Dict[str, Any], body: Dict[str, Any], tensor: Callable[[str
     anything was changed; and when an object's own load_state_dict objects.
     """
     plain_state.check_titles(tracked, body)
-    states = {title: codec.decode(body[title], _lower(tensor)) for title in body}
+    states = {title: codec.decode(body[title], _lower(tensor, _keeps_device(tracked.get(title)))) for title in body}
     names = parameter_names(tracked)
     problems = _kind_differences(_kinds(tracked), states.get("~kinds", {}))
     problems += [p for title, thing in tracked.items() for p in _differences(title, thing, states[title], names)]
@@ -259,19 +259,40 @@ def _kind_differences(here: Dict[str, str], there: Dict[str, str]) -> List[str]:
     return [f"{t} is a {here.get(t)}, saved was {there.get(t)}" for t in titles if here.get(t) != there.get(t)]
 
 
-def _lower(tensor: Callable[[str], Any]) -> codec.Lower:
+def _keeps_device(thing: Any) -> bool:
+    """True for objects that take the saved tensors themselves; into all others they are copied, wherever they are."""
+    return thing is not None and not isinstance(
+        thing, (torch.nn.Module, torch.optim.Optimizer, Tensor, torch.Generator)
+    )
+
+
+def _lower(tensor: Callable[[str], Any], to_device: bool) -> codec.Lower:
     arrays = plain_state.lower_arrays(tensor)
+    moved: Dict[int, Tuple[Any, Any]] = {}  # id -> (tensor, the same on its device): what was shared stays shared
 
     def lower(mark: Any) -> Any:
         if "size" in mark:
             return torch.Size(mark["size"])
         if "dtype" in mark:
             return _dtype(mark["dtype"])
-        if "device" in mark:
+        if "device" in mark and "tensor" not in mark:
             return torch.device(mark["device"])
-        return arrays(mark)
+        value = arrays(mark)
+        if to_device and "device" in mark:
+            return moved.setdefault(id(value), (value, value.to(_device(mark["device"]))))[1]
+        return value
 
     return lower
+
+
+def _device(name: str) -> torch.device:
+    """The saved device, or the nearest that is here: another GPU, or the CPU (the fingerprint tells of it)."""
+    if not name.startswith("cuda"):
+        return torch.device(name)
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    index = torch.device(name).index or 0
+    return torch.device("cuda", index if index < torch.cuda.device_count() else 0)
 
 
 def _differences(title: str, thing: Any, state: Any, names: Dict[int, str]) -> List[str]:
@@ -404,14 +425,15 @@ def _load_optimizer(optimizer: torch.optim.Optimizer, state: Dict[str, Any], nam
         for place, parameter in enumerate(group["params"]):
             name = names.get(id(parameter), f"group{number}.{place}")
             if name in state["state"]:
-                optimizer.state[parameter] = {k: _on_device(k, v, parameter) for k, v in state["state"][name].items()}
+                optimizer.state[parameter] = {
+                    k: _on_device(k, v, parameter, group) for k, v in state["state"][name].items()
+                }
 
 
-def _on_device(key: str, value: Any, parameter: Tensor) -> Any:
-    # `step` of the default (non-capturable) optimizers lives on the CPU; everything else beside its parameter.
-    if isinstance(value, Tensor) and not (key == "step" and value.dim() == 0):
-        return value.to(parameter.device)
-    return value
+def _on_device(key: str, value: Any, parameter: Tensor, group: Dict[str, Any]) -> Any:
+    # `step` lives on the CPU, except in capturable and fused optimizers; everything else beside its parameter.
+    beside = key != "step" or group.get("capturable") or group.get("fused")
+    return value.to(parameter.device) if isinstance(value, Tensor) and beside else value
 
 
 def fingerprint() -> Dict[str, Any]:

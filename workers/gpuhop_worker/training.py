@@ -171,8 +171,17 @@ def _goal(config: Dict[str, Any], total: Optional[int], per_epoch: Optional[int]
 
 
 def _on_sigterm(ask: Any) -> None:
+    mine = os.getpid()
+
+    def handle(number: int, frame: Any) -> None:
+        if os.getpid() == mine:
+            ask()
+        else:  # a forked helper (a multiprocessing pool) that must still die of it
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGTERM)
+
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, lambda number, frame: ask())
+        signal.signal(signal.SIGTERM, handle)
 
 
 def from_environment() -> Session:

@@ -27,7 +27,8 @@ class Seen:
     """What one look at a session gave. `store_answered`: the store was asked and answered, so that an absent
     beat or result is a fact and not a failure. `new_beat`: the beat's number grew since the last look. `mute_s`: for
     how long the platform has given no answer, over several calls in a row; 0 after a single failure. `trouble`: what
-    the store said instead of answering."""
+    the store said instead of answering. `back_at`: since when it answers again, after an outage in which the worker
+    could not beat either."""
 
     store_answered: bool
     result: Result | None = None
@@ -39,6 +40,7 @@ class Seen:
     note: str = ""
     mute_s: float = 0.0
     trouble: str = ""
+    back_at: datetime | None = None
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,8 @@ def judge(session: SessionView, seen: Seen, profile: Profile, now: datetime) -> 
         return Verdict(SessionState.RUNNING)
     if not seen.store_answered:
         return Verdict(session.state)
-    silent = now - (session.beat_at or session.launched_at)
+    heard_at = session.beat_at or session.launched_at
+    silent = now - (heard_at if seen.back_at is None else max(heard_at, seen.back_at))
     if seen.phase is Phase.GONE and _quiet(session, seen, silent, profile):
         return Verdict(SessionState.LOST, Reason.LOST)
     started = session.state is SessionState.RUNNING or session.beat_at is not None
@@ -67,7 +70,7 @@ def judge(session: SessionView, seen: Seen, profile: Profile, now: datetime) -> 
     if session.beat_at is not None:
         over = silent >= timedelta(seconds=profile.lease_s)
         return Verdict(SessionState.LOST, Reason.LOST) if over else Verdict(session.state)
-    return _not_yet_alive(session, seen, silent, profile)
+    return _not_yet_alive(session, seen, silent, profile, now)
 
 
 def _with_result(session: SessionView, seen: Seen, profile: Profile, now: datetime) -> Verdict:
@@ -83,7 +86,7 @@ def _quiet(session: SessionView, seen: Seen, silent: timedelta, profile: Profile
     return session.beat_at is None or silent >= timedelta(seconds=profile.beat_s)
 
 
-def _not_yet_alive(session: SessionView, seen: Seen, silent: timedelta, profile: Profile) -> Verdict:
+def _not_yet_alive(session: SessionView, seen: Seen, silent: timedelta, profile: Profile, now: datetime) -> Verdict:
     """No beat was ever seen: the platform's word counts, and its silence only when it has lasted."""
     patience = timedelta(seconds=profile.start_s + profile.lease_s)
     unopened = session.state in (SessionState.LAUNCHING, SessionState.AWAITING)
@@ -97,7 +100,7 @@ def _not_yet_alive(session: SessionView, seen: Seen, silent: timedelta, profile:
         return _forward(session, SessionState.PENDING)
     if phase is Phase.RUNNING:
         began = seen.started_at or session.started_at
-        waited = timedelta(0) if began is None else silent - (began - session.launched_at)
+        waited = timedelta(0) if began is None else min(silent, now - began)
         return Verdict(SessionState.LOST, Reason.LOST) if waited >= patience else Verdict(SessionState.RUNNING)
     if phase is Phase.UNKNOWN and seen.mute_s >= patience.total_seconds():
         return Verdict(SessionState.LOST, Reason.LAUNCH_FAILED)

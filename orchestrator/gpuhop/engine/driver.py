@@ -45,7 +45,7 @@ def owner(note: Path) -> str:
     try:
         found = json.loads(note.read_text())
         return f"process {found['pid']} on {found['host']} (`{found['command']}`, since {found['since'][:19]})"
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError):
         return "a process that has not said its name yet"
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from types import FrameType
 
 from gpuhop.engine.tick import Loop, Report
-from gpuhop.errors import DatabaseError, DiskFull, GpuhopError
+from gpuhop.errors import DatabaseError, GpuhopError
 
 log = logging.getLogger("gpuhop")
 
@@ -63,18 +63,22 @@ class Service:
         if self._end.is_set():
             return
         try:
-            self._heard(self._loop.tick())
+            self._heard(self._tick())
             if self._until():
                 self._end.set()
-        except (DatabaseError, DiskFull) as error:
-            self._heard(Report(troubles=[error]))
-        except GpuhopError as error:
+        except DatabaseError as error:  # `until` could not read
             log.warning("%s", error.fact, extra={"action": "trouble"})
-            self._heard(Report(troubles=[error]))
         except Exception as error:
             log.exception("the tick failed", extra={"action": "tick-failed"})
             self._failure = error
             self._end.set()
+
+    def _tick(self) -> Report:
+        try:
+            return self._loop.tick()
+        except GpuhopError as error:
+            log.warning("%s", error.fact, extra={"action": "trouble"})
+            return Report(troubles=[error])
 
     def _catch_signals(self) -> Callable[[], None]:
         if threading.current_thread() is not threading.main_thread():

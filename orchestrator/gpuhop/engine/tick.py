@@ -10,7 +10,7 @@ from functools import partial
 
 from gpuhop.db import jobs, sessions
 from gpuhop.db.records import SessionRow
-from gpuhop.domain.judge import Phase, judge
+from gpuhop.domain.judge import Phase, Seen, judge
 from gpuhop.domain.plan import Action, Finish, Launch, Order, Withdraw, plan
 from gpuhop.domain.states import JobState, Reason, SessionState, Wish
 from gpuhop.engine import launching, observe, settling
@@ -66,6 +66,7 @@ class Loop:
         self._parts = parts
         self._ordered: dict[str, tuple[int, str]] = {}
         self._mute = Failures()
+        self._back: dict[int, datetime | None] = {}  # by session: since when the store answers again; None: it is away
 
     def tick(self) -> Report:
         """Never raises for one session's or one platform's trouble; a database that fails is raised."""
@@ -73,6 +74,7 @@ class Loop:
         with self._parts.db.read() as c:
             live = sessions.live(c)
         self._mute.forget_all_but({session.id for session in live})
+        self._back = {session.id: self._back[session.id] for session in live if session.id in self._back}
         for session in live:
             self._guarded(report, session.name, partial(self._look_at, session))
         with self._parts.db.read() as c:
@@ -111,6 +113,7 @@ class Loop:
             seen = replace(seen, mute_s=self._mute.failed(session.id, now))
         else:
             self._mute.worked(session.id)
+        seen = replace(seen, back_at=self._back_at(session.id, seen, now))
         verdict = judge(observe.session_view(session), seen, profile, now)
         if verdict.state in (SessionState.ENDED, SessionState.LOST):
             settling.settle(self._parts, session, seen, verdict)
@@ -118,6 +121,15 @@ class Loop:
             settling.note(self._parts, session, seen, verdict)
         if seen.trouble:
             raise StoreError(seen.trouble, "gpuhop store check   (sessions go on meanwhile)")
+
+    def _back_at(self, session: int, seen: Seen, now: datetime) -> datetime | None:
+        if not seen.store_answered:
+            self._back[session] = None
+        elif seen.new_beat:
+            self._back.pop(session, None)
+        elif session in self._back and self._back[session] is None:
+            self._back[session] = now
+        return self._back.get(session)
 
     def _repair(self, session: SessionRow) -> None:
         """A crash between token and handle: launching again by the same name starts nothing twice. A launch that goes

@@ -13,15 +13,23 @@ from pathlib import Path
 
 @dataclass
 class HttpStore:
-    """`before(method, key)` and `after(method, key)` run around each write; `down`: every request gets a 503."""
+    """`before(method, key)` and `after(method, key)` run around each write; what `before` says True to is lost.
+    `down`: every request gets a 503;
+    `refuse`: a write to a key that holds this text gets a 403; `spoil`: key -> what one read of it gets instead."""
 
     root: Path
     url: str = ""
     down: bool = False
+    refuse: str = ""
+    refused: int = 0
+    refuse_delete: bool = False
+    spoil: dict[str, bytes] = field(default_factory=dict)
     writes: list[tuple[str, str]] = field(default_factory=list)
-    before: Callable[[str, str], None] = lambda method, key: None
-    after: Callable[[str, str], None] = lambda method, key: None
+    before: Callable[[str, str], bool] = lambda method, key: False
+    after: Callable[[str, str], object] = lambda method, key: None
     lock: threading.Lock = field(default_factory=threading.Lock)
+    busy: int = 0  # writes that wait or are being made
+    counting: threading.Lock = field(default_factory=threading.Lock)
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
@@ -42,7 +50,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._answer(503)
             return
         try:
-            self._answer(200, path.read_bytes())
+            self._answer(200, self.store.spoil.pop(self.path[1:], b"") or path.read_bytes())
         except FileNotFoundError:
             self._answer(404)
 
@@ -52,14 +60,28 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if self.store.down:
             self._answer(503)
             return
+        if (self.store.refuse and self.store.refuse in key) or (self.store.refuse_delete and self.command == "DELETE"):
+            self.store.refused += 1
+            self._answer(403)
+            return
         with self.store.lock, contextlib.suppress(OSError):  # the worker may be dead by now
             self.store.writes.append((self.command, key))
-            self.store.before(self.command, key)
+            if self.store.before(self.command, key):
+                return
             code = _apply(self.store.root / key, self.command, body, self.headers.get("If-None-Match") == "*")
             self.store.after(self.command, key)
             self._answer(code)
 
-    do_PUT = do_DELETE = _write
+    def _counted(self) -> None:
+        with self.store.counting:
+            self.store.busy += 1
+        try:
+            self._write()
+        finally:
+            with self.store.counting:
+                self.store.busy -= 1
+
+    do_PUT = do_DELETE = _counted
 
 
 def _apply(path: Path, method: str, body: bytes, new: bool) -> int:

@@ -51,7 +51,7 @@ plant()
 
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    bench = Bench(tmp_path_factory.mktemp("unbroken"), {"train.py": jobs.PLAIN}, **SETTINGS)
+    bench = Bench(tmp_path_factory.mktemp("unbroken"), {"train.py": jobs.PACKED}, **SETTINGS)
     code, output = bench.run({**ENV, "PAUSE": "0"})
     assert code == 0, output
     return bench.outcome()
@@ -83,20 +83,22 @@ def killed_at_write(bench: Bench, store: HttpStore, number: int, when: str) -> b
     """One session that dies with all its processes at its n-th write. False: it ended before."""
     count = [0]
 
-    def strike(method: str, key: str) -> None:
-        if not key.endswith("beat.json"):
-            count[0] += 1
-            if count[0] == number:
-                host.kill_tree(process.pid)
+    def strike(method: str, key: str) -> bool:
+        count[0] += not key.endswith("beat.json")
+        if count[0] != number or key.endswith("beat.json"):
+            return False
+        host.kill_tree(process.pid)
+        return True
 
-    def ignore(method: str, key: str) -> None:
-        pass
+    def ignore(method: str, key: str) -> bool:
+        return False
 
     store.before = strike if when == "before" else ignore
     store.after = strike if when == "after" else ignore
     process = bench.start(bench.grant(), ENV)
     code, output = finish(process)
-    store.before = store.after = ignore
+    until(lambda: store.busy == 0, what="the writes under way")
+    store.before, store.after = ignore, ignore
     assert code in (0, -9), output
     return count[0] >= number
 
@@ -110,7 +112,7 @@ def test_killed_around_each_store_write(tmp_path: Path, unbroken: dict[str, Any]
     while True:
         root = tmp_path / str(number)
         with serving(root / "store") as store:
-            bench = Bench(root, {"train.py": jobs.PLAIN}, base_url=store.url, **SETTINGS)
+            bench = Bench(root, {"train.py": jobs.PACKED}, base_url=store.url, **SETTINGS)
             crashed = killed_at_write(bench, store, number, when)
             if crashed:
                 finish_job(bench, unbroken, (when, number, store.writes[-30:]))
@@ -124,7 +126,7 @@ def test_killed_around_each_store_write(tmp_path: Path, unbroken: dict[str, Any]
 
 
 def killed_at_touch(root: Path, number: int, who: str) -> tuple[Bench, bool]:
-    bench = Bench(root, {"train.py": BOMB + jobs.PLAIN}, **SETTINGS)
+    bench = Bench(root, {"train.py": BOMB + jobs.PACKED}, **SETTINGS)
     code, output = bench.run({**ENV, "CRASH_AT": str(number), "WHO": who})
     expected = {"self": 13, "runner": -9}[who]
     assert code in (0, expected), output
@@ -146,13 +148,13 @@ def test_killed_at_each_touch_of_the_disk(tmp_path: Path, unbroken: dict[str, An
     assert number > 24, "too few points were tried"
 
 
-@pytest.mark.parametrize("size", [4500, 6000, 8000])
+@pytest.mark.parametrize("size", [4500, 15000, 25000])
 def test_killed_within_a_write(tmp_path: Path, unbroken: dict[str, Any], size: int) -> None:
-    """The kernel kills the script at this very byte of a file: of a snapshot's draft, since metrics are smaller."""
-    bench = Bench(tmp_path, {"train.py": BOMB + jobs.PLAIN}, **SETTINGS)
+    """The kernel kills the script at this very byte of a file: of a snapshot, since metrics are smaller."""
+    bench = Bench(tmp_path, {"train.py": BOMB + jobs.PACKED}, **SETTINGS)
     code, output = bench.run({**ENV, "BYTES": str(size)})
     assert (code, bench.result().reason, bench.result().exit_code) == (13, "script_killed", -25), output
-    assert any(p.stat().st_size == size for p in (bench.folder() / "spool").rglob("draft*"))
+    assert any(p.stat().st_size == size for p in (bench.folder() / "spool").rglob("snap-*/*"))
     finish_job(bench, unbroken, size)
 
 
@@ -165,7 +167,7 @@ def _any_file(folder: Path) -> Callable[[], bool]:
 
 @pytest.mark.parametrize("part", ["code", "restore", "ctl"])
 def test_killed_while_it_begins(tmp_path: Path, unbroken: dict[str, Any], part: str) -> None:
-    bench = Bench(tmp_path, {"train.py": jobs.PLAIN}, **SETTINGS)
+    bench = Bench(tmp_path, {"train.py": jobs.PACKED}, **SETTINGS)
     first = bench.start(bench.grant(), ENV)
     until(lambda: len(bench.manifests()) > 0 and bench.latest().step >= 10, what="a checkpoint")
     kill(first)

@@ -55,7 +55,7 @@ def _schedules(quick: int, slow: int) -> list[Any]:
     return [*range(quick), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(quick, quick + slow))]
 
 
-@pytest.mark.parametrize("seed", _schedules(12, 40))
+@pytest.mark.parametrize("seed", _schedules(12, 32))
 def test_plain_training_hops(tmp_path: Path, plain: dict[str, Any], seed: int) -> None:
     bench = plain_bench(tmp_path)
     story = hop(bench, moments(seed, 6, 12))
@@ -63,7 +63,7 @@ def test_plain_training_hops(tmp_path: Path, plain: dict[str, Any], seed: int) -
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("seed", _schedules(8, 24))
+@pytest.mark.parametrize("seed", _schedules(5, 27))
 def test_torch_training_hops(tmp_path: Path, torched: dict[str, Any], seed: int) -> None:
     bench = torch_bench(tmp_path)
     story = hop(bench, moments(1000 + seed, 2, 14), {"PAUSE": "0.01"})

@@ -48,7 +48,7 @@ def between_saves(bench: Bench) -> bool:
 @pytest.mark.parametrize("keep", [1, 3])
 @pytest.mark.parametrize("moment", [at_a_save, between_saves])
 def test_a_zombie_wakes_and_is_fenced(tmp_path: Path, moment: Callable[[Bench], bool], keep: int) -> None:
-    bench = Bench(tmp_path, {"train.py": jobs.PLAIN}, target_steps=STEPS, every_steps=5, keep=keep)
+    bench = Bench(tmp_path, {"train.py": jobs.PACKED}, target_steps=STEPS, every_steps=5, keep=keep)
     zombie = bench.start(bench.grant(), {"PAUSE": "0.03"})
     until(lambda: bench.steps_logged() > 12 and moment(bench), what="the moment", pause_s=0.0005)
     frozen = freeze(zombie)
@@ -77,7 +77,7 @@ def test_a_zombie_wakes_and_is_fenced(tmp_path: Path, moment: Callable[[Bench], 
 
 def test_a_zombie_that_cannot_ask_removes_nothing(tmp_path: Path) -> None:
     """control.json cannot be read: it may ship under its own token, where it harms nobody, but not prune."""
-    bench = Bench(tmp_path, {"train.py": jobs.PLAIN}, target_steps=STEPS, every_steps=5, keep=1, beat_s=1.0)
+    bench = Bench(tmp_path, {"train.py": jobs.PACKED}, target_steps=STEPS, every_steps=5, keep=1, beat_s=1.0)
     control = bench.path(wire.control_key("j"))
     grant = bench.grant()
     zombie = bench.start(grant, {"PAUSE": "0.03"})
@@ -94,9 +94,9 @@ def test_a_zombie_that_cannot_ask_removes_nothing(tmp_path: Path) -> None:
 
 
 def test_a_fenced_session_stops_training_and_kills_its_command(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, {"train.py": jobs.PLAIN}, target_steps=100000, every_steps=5)
+    bench = Bench(tmp_path, {"train.py": jobs.PACKED}, target_steps=100000, every_steps=5)
     process = bench.start(bench.grant(), {"STEPS_TOTAL": "100000"})
-    until(lambda: bench.manifests(), what="a checkpoint")
+    until(bench.manifests, what="a checkpoint")
     bench.order("run", token=2)
     code, output = finish(process, 30.0)
     assert code == 14, output
@@ -108,7 +108,7 @@ def test_a_fenced_session_stops_training_and_kills_its_command(tmp_path: Path) -
 
 
 def test_an_older_token_in_control_is_no_order(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, {"train.py": jobs.PLAIN}, target_steps=STEPS, every_steps=5)
+    bench = Bench(tmp_path, {"train.py": jobs.PACKED}, target_steps=STEPS, every_steps=5)
     bench.token = 6
     bench.order("cancel", token=5)
     code, _ = bench.run({"PAUSE": "0.01"})
@@ -117,7 +117,7 @@ def test_an_older_token_in_control_is_no_order(tmp_path: Path) -> None:
 
 def test_a_session_runs_once(tmp_path: Path) -> None:
     """The same grant on the same machine, and on another one: the keys of a token have one writer."""
-    bench = Bench(tmp_path, {"train.py": jobs.PLAIN}, target_steps=STEPS, every_steps=5)
+    bench = Bench(tmp_path, {"train.py": jobs.PACKED}, target_steps=STEPS, every_steps=5)
     grant = bench.grant()
     assert finish(bench.start(grant))[0] == 0
     before = tree(bench.store)

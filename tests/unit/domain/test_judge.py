@@ -111,6 +111,15 @@ def test_silence_for_a_lease_loses_it(phase: Phase) -> None:
     assert judge(session(beat=300.0), seen(phase), PROFILE, NOW) == LOST
 
 
+def test_silence_counts_from_when_the_store_is_back() -> None:
+    """In an outage of the store the worker could not beat either."""
+    view = session(beat=9000.0)
+    assert judge(view, seen(Phase.UNKNOWN, back_at=ago(299.0)), PROFILE, NOW) == Verdict(SessionState.RUNNING)
+    assert judge(view, seen(Phase.UNKNOWN, back_at=ago(300.0)), PROFILE, NOW) == LOST
+    assert judge(view, seen(Phase.GONE, back_at=ago(29.0)), PROFILE, NOW) == Verdict(SessionState.RUNNING)
+    assert judge(view, seen(Phase.GONE, back_at=ago(30.0)), PROFILE, NOW) == LOST
+
+
 def test_beyond_its_limit_it_overran() -> None:
     view = session(beat=100.0, limit=-119.0)
     assert judge(view, seen(Phase.UNKNOWN), PROFILE, NOW) == Verdict(SessionState.RUNNING)

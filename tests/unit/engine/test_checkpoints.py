@@ -157,6 +157,8 @@ def test_a_crash_at_any_delete_leaves_the_kept_ones_whole(history: list[tuple[in
             except Crash:
                 crashed = True
             assert complete(store, sealed)[:keep] == newest
+            # R34: what is still a checkpoint is a whole one, the unneeded ones too.
+            assert len(complete(store, sealed)) == len(checkpoints.counting(store, JOB, sealed, 100))
             checkpoints.sweep(store, JOB, sealed, keep)
             assert complete(store, sealed) == newest
             assert len(keys(store, "manifest")) == len(newest)

@@ -19,7 +19,7 @@ from gpuhop.domain.states import JobState, Reason, SessionState, Wish
 from gpuhop.domain.world import World
 from gpuhop.errors import LeaseLost, StoreError
 from gpuhop_worker import wire
-from gpuhop_worker.wire import Manifest, Result
+from gpuhop_worker.wire import Control, Manifest, Result
 
 
 def hooked(rig: Rig, hook: Callable[[str, str, str], None]) -> HookedStore:
@@ -306,6 +306,30 @@ def test_a_store_that_is_away_is_told_and_survived(home: Path) -> None:
     check_training(rig, 400)
 
 
+def test_an_outage_longer_than_the_lease_loses_no_session(home: Path) -> None:
+    """Nobody can reach the store, the worker neither; when it is back the scheduler looks first."""
+    rig, services = scripted(home, (profile(), Script(speed=1.0)))
+    rig.submit(spec(60))
+    running(rig, services["lab"])
+    away = [True]
+
+    def hook(verb: str, key: str, moment: str) -> None:
+        if away[0]:
+            raise StoreError("the store cannot be reached", "wait")
+
+    hooked(rig, hook)
+    for _ in range(10):
+        rig.tick()
+        rig.clock.sleep(5.0)
+    away[0] = False
+    rig.tick()
+    assert rig.rows()[0].state is SessionState.RUNNING
+    services["lab"].advance()
+    rig.run(services["lab"].advance)
+    assert len(rig.rows()) == 1
+    check_training(rig, 60)
+
+
 def test_damaged_signs_are_no_signs(home: Path) -> None:
     """I3 and R2: half a beat, a result of another token, a manifest that does not verify."""
     rig, services = scripted(home, (profile(), Script(speed=2.0)))
@@ -313,6 +337,7 @@ def test_damaged_signs_are_no_signs(home: Path) -> None:
     running(rig, services["lab"])
     rig.store.put(wire.result_key(JOB, 1), Result(7, "target", "target_reached", 9, 9, 9, 9.0).to_bytes())
     rig.store.put(wire.beat_key(JOB, 1), b"gpuhop1 sha256:00")
+    rig.clock.sleep(10.0)  # longer than the margin: its own result would end it
     rig.tick()
     assert rig.rows()[0].state is SessionState.RUNNING
     rig.store.delete(wire.result_key(JOB, 1))
@@ -359,6 +384,33 @@ def test_a_zombie_can_add_nothing(home: Path) -> None:
     check_training(rig, 400)
     left = [entry.key for entry in rig.store.list(wire.session_prefix(JOB, 1))]
     assert pack not in left  # swept, as everything that does not count
+
+
+def test_a_lost_session_that_nobody_can_stop_is_fenced(home: Path) -> None:
+    """The platform has no cancel call, or it fails: the control document ends the session at its next look."""
+    rig, services = scripted(
+        home, (profile(slots=2, lease_s=20.0, max_session_s=400.0), Script(speed=0.5, fate={1: "mute"}))
+    )
+    services["lab"].broken = {"stop"}
+    rig.submit(spec(400))
+    rig.run(services["lab"].advance, step_s=2.0, until=lambda: len(rig.rows()) == 2)
+    first = services["lab"].sessions["job-1-t0001"]
+    assert first.worker is not None
+    services["lab"].advance()
+    assert first.worker.done and first.ended_at is not None
+    assert Control.from_bytes(rig.store.get(wire.control_key(JOB))).token == 2
+
+
+def test_a_cancelled_session_that_nobody_can_stop_is_fenced(home: Path) -> None:
+    rig, services = scripted(home, (profile(max_session_s=400.0), Script(speed=0.5, usual="stuck")))
+    services["lab"].broken = {"stop"}
+    rig.submit(spec(400))
+    running(rig, services["lab"])
+    rig.wish(Wish.CANCEL)
+    rig.run(services["lab"].advance, until=lambda: rig.job().state is JobState.CANCELLED)
+    services["lab"].advance()
+    worker = services["lab"].sessions["job-1-t0001"].worker
+    assert worker is not None and worker.done
 
 
 def test_a_stale_close_is_dropped(home: Path) -> None:

@@ -7,6 +7,7 @@ import os
 import struct
 import subprocess
 import sys
+import time
 import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
@@ -43,9 +44,14 @@ class Site:
         return path
 
     def ready(self, after: float = SETTLE + 0.1, group: int = 2**22 + 1) -> bool:
-        self.watch.ready(self.now, group)
+        self.look(self.now, group)
         self.now += after
-        return self.watch.ready(self.now, group)
+        return self.look(self.now, group)
+
+    def look(self, now: float, group: int = 2**22 + 1) -> bool:
+        self.watch.look_soon()
+        self.watch.look(now, group)
+        return self.watch.ready(now)
 
     def take(self) -> bool:
         return self.watch.take(5, {}, self.now)
@@ -84,17 +90,17 @@ def tree(folder: Path) -> dict[str, Any]:
 
 def test_nothing_is_taken_before_the_folder_is_still(site: Site) -> None:
     site.write("a.json")
-    assert not site.watch.ready(site.now, 1)
-    assert not site.watch.ready(site.now + SETTLE - 0.01, 1)
-    assert site.watch.ready(site.now + SETTLE, 2**22 + 1)
+    assert not site.look(site.now)
+    assert not site.look(site.now + SETTLE - 0.01)
+    assert site.look(site.now + SETTLE)
 
 
 def test_a_change_starts_the_wait_anew(site: Site) -> None:
     path = site.write("a.json", b"1")
-    assert not site.watch.ready(100.0, 1)
+    assert not site.look(100.0)
     path.write_bytes(b"22")
-    assert not site.watch.ready(100.9, 1)
-    assert not site.watch.ready(101.8, 1)
+    assert not site.look(100.9)
+    assert not site.look(101.8)
 
 
 def test_the_same_state_is_taken_once(site: Site) -> None:
@@ -110,8 +116,8 @@ def test_what_was_there_before_the_command_is_nothing_new(tmp_path: Path) -> Non
     (tmp_path / "spool").mkdir()
     (tmp_path / "out" / "a").write_bytes(b"x")
     watch = FolderWatch(str(tmp_path / "out"), str(tmp_path / "spool"), SETTLE, print)
-    watch.ready(0.0, 1)
-    assert not watch.ready(10.0, 1)
+    watch.look(0.0, 1)
+    assert not watch.ready(10.0)
 
 
 @pytest.mark.parametrize(
@@ -146,6 +152,7 @@ def writer(site: Site) -> Iterator[subprocess.Popen[bytes]]:
 def test_a_file_that_is_held_open_for_writing_is_waited_for(site: Site, writer: subprocess.Popen[bytes]) -> None:
     until(lambda: open_for_writing(str(site.folder), writer.pid), what="the open file")
     assert not site.ready(group=writer.pid)
+    assert not site.watch.ready_at_end(time.time() + 1000)
     assert not open_for_writing(str(site.folder), os.getpgid(0))
     writer.communicate(b"\n")
     assert site.ready(group=writer.pid)

@@ -6,11 +6,13 @@ import gzip
 import itertools
 import os
 import tempfile
+import threading
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.waiting import until
 
 from gpuhop_worker import logbook
 from gpuhop_worker.logbook import Logbook
@@ -47,6 +49,7 @@ def test_a_secret_cut_anywhere_is_masked_and_the_rest_is_whole(cuts: list[int], 
         for a, b in itertools.pairwise(places):
             log.output(whole[a:b])
         log.output_ends()
+        log.close()
         assert written(path, log) == whole.replace(SECRET.encode(), b"***")
 
 
@@ -82,12 +85,42 @@ def test_a_secret_of_three_characters_masks_nothing(tmp_path: Path) -> None:
     assert written(tmp_path / "log.gz", log) == b"abcabc\n"
 
 
+def test_a_stdout_that_nobody_reads_blocks_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, writing = os.pipe()
+    monkeypatch.setattr(logbook, "STDOUT", writing)
+    log, _ = book(tmp_path / "log.gz")
+    for _ in range(3000):
+        log.output(b"x" * 999 + b"\n")
+    log.say("still here")
+    assert written(tmp_path / "log.gz", log).endswith(b"gpuhop: still here\n")
+    got: list[bytes] = []
+
+    def read() -> None:
+        while piece := os.read(reading, 1 << 16):
+            got.append(piece)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+
+    def told() -> bool:
+        log.output(b"and on\n")
+        return b" bytes are not shown here\n" in b"".join(got)
+
+    until(told, what="the note of what was left out")
+    log.close()
+    os.close(writing)
+    reader.join()
+    os.close(reading)
+    assert b"".join(got).endswith(b"and on\n")
+
+
 def test_a_closed_stdout_stops_no_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     monkeypatch.setattr(logbook, "STDOUT", writing)
     log, _ = book(tmp_path / "log.gz")
     log.output(b"one\n")
+    log.close()
     log.output(b"two\n")
     os.close(writing)
     assert written(tmp_path / "log.gz", log) == b"one\ntwo\n"
@@ -98,5 +131,6 @@ def test_a_full_disk_under_stdout_stops_no_log(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(logbook, "STDOUT", handle)
     log, _ = book(tmp_path / "log.gz")
     log.output(b"one\n")
+    log.close()
     os.close(handle)
     assert written(tmp_path / "log.gz", log) == b"one\n"
