@@ -35,6 +35,9 @@ def load_tool(path: str) -> ModuleType:
 
 decode = load_tool("tools/decode.py")
 
+STARTED: list[subprocess.Popen[bytes]] = []
+"""Workers that tests started, for `kill_left_over`."""
+
 
 def archive(files: dict[str, str]) -> bytes:
     """A code archive with these text files."""
@@ -173,9 +176,11 @@ class Bench:
         self.write(key, grant.to_gzip())
         where = ["--grant", self.url(key), "--dir", str(self.folder(grant.token)), "--patience", str(self.patience_s)]
         whole = {**os.environ, "PYTHONPATH": str(WORKERS), **(env or {})}
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [*self.worker, *where], env=whole, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
         )
+        STARTED.append(process)
+        return process
 
     def run(self, env: dict[str, str] | None = None, timeout: float = 120.0, **changes: Any) -> tuple[int, str]:
         """One session to its end: (exit code, everything it printed)."""
@@ -217,6 +222,14 @@ def kill(process: subprocess.Popen[bytes]) -> str:
     host.kill_tree(process.pid)
     out, _ = process.communicate(timeout=30)
     return out.decode("utf-8", "replace")
+
+
+def kill_left_over() -> None:
+    """After a test, also a failed one: nothing that it started, or froze, goes on."""
+    while STARTED:
+        process = STARTED.pop()
+        if process.poll() is None:
+            kill(process)
 
 
 def freeze(process: subprocess.Popen[bytes]) -> list[int]:

@@ -98,7 +98,7 @@ def _addresses(
         allow(one.key, "get")
         for pack in one.manifest.packs if one.manifest is not None else ():
             allow(pack["key"], "get")
-    allow(wire.beat_key(job, token), "put")
+    allow(wire.beat_key(job, token), "put", "get")  # get: a session that was here before is seen
     allow(wire.result_key(job, token), *once)
     allow(wire.numbered_key(job, token, "output", 1), *once)
     for what, count in (("log", LOGS), ("metrics", METRICS)):

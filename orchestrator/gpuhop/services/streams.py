@@ -70,7 +70,9 @@ def metrics(store: Store, rows: Sequence[SessionRow]) -> list[dict[str, Any]]:
         text = text_of(store, row.job_id, row.token, "metrics")
         own = [_line(line, row.token) for line in text.splitlines() if line.strip()]
         if own:
-            lines = [line for line in lines if line["step"] < row.start_step]
+            # A session that fell back to an older checkpoint began before the step that the ledger expected.
+            first = min(row.start_step, own[0]["step"])
+            lines = [line for line in lines if line["step"] < first]
             lines += own
     return lines
 

@@ -475,9 +475,9 @@ def test_what_the_command_leaves_running_is_killed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("command", ["python train.py", "cd . && python train.py && true"])
 def test_a_command_whose_worker_was_killed_does_not_train_on(tmp_path: Path, command: str) -> None:
-    bench = bench_of(tmp_path)
+    bench = bench_of(tmp_path, target_steps=100_000)
     bench.command = command
-    process = bench.start(bench.grant(), {"PAUSE": "0.02"})
+    process = bench.start(bench.grant(), {"PAUSE": "0.02", "STEPS_TOTAL": "100000"})
     until(lambda: bench.steps_logged() > 3, what="steps")
     os.kill(process.pid, signal.SIGKILL)  # not reaped: for the command its worker is a zombie from now on
     until(lambda: _processes_in(tmp_path) == [], 10.0, "the end of the command")

@@ -101,6 +101,28 @@ def test_an_adapter_that_raises_on_poll_loses_no_beating_session(home: Path) -> 
     check_training(rig, 300)
 
 
+def test_a_queued_session_survives_failed_polls_and_is_given_up_after_long_silence(home: Path) -> None:
+    rig, services = scripted(home, (profile(), Script(queue_s=1e6)))
+    rig.submit()
+    rig.tick()
+    rig.clock.sleep(5000.0)
+    rig.tick()
+    services["lab"].broken = {"poll"}
+    rig.tick()
+    rig.clock.sleep(8 * 3600.0)  # the laptop sleeps between two failed calls
+    rig.tick()
+    assert rig.rows()[0].state is SessionState.PENDING
+    services["lab"].broken = set()
+    rig.tick()
+    services["lab"].broken = {"poll"}
+    for _ in range(4):
+        rig.tick()
+        assert rig.rows()[0].state is SessionState.PENDING
+        rig.clock.sleep(6.0)
+    rig.tick()
+    assert (rig.rows()[0].state, rig.rows()[0].reason) == (SessionState.LOST, Reason.LAUNCH_FAILED)
+
+
 def test_while_beats_are_fresh_the_platform_is_not_asked(home: Path) -> None:
     rig, services = scripted(home, (profile(), Script(speed=2.0)))
     rig.submit()

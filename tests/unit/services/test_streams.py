@@ -42,6 +42,13 @@ def test_a_later_session_cuts_at_its_first_step(tmp_path: Path) -> None:
     assert [row["~token"] for row in found] == [1] * 5 + [2] * 7
 
 
+def test_a_session_that_fell_back_cuts_where_it_really_began(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    put(store, 1, "metrics", 1, lines(*range(8), loss=1.0))
+    put(store, 2, "metrics", 1, lines(*range(3, 10), loss=2.0))
+    assert [row["step"] for row in metrics(store, [session(1), session(2, start_step=6)])] == list(range(10))
+
+
 def test_a_session_that_logged_nothing_cuts_nothing(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     put(store, 1, "metrics", 1, lines(0, 1, 2))
