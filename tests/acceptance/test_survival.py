@@ -65,7 +65,7 @@ def test_serve_ends_cleanly_on_sigterm_and_the_session_goes_on(user: User) -> No
 def test_sessions_killed_at_random(user: User) -> None:
     """Short lab sessions, each killed whole at a random moment, the scheduler killed now and then."""
     user.config(LAB)
-    draw, total = random.Random(11), 500
+    draw, total = random.Random(11), 1500
     job = user.submit(user.job(total=total))
     for _ in range(4):
         with user.serving():

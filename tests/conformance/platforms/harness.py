@@ -132,11 +132,15 @@ class Harness:
             assert time.monotonic() < give_up, f"{self.processes_of(name)} processes of {name} live on"
             time.sleep(0.02)
 
+    def folder(self, name: str) -> str:
+        """Where a session of processes lives: other tests run sessions of the same name at the same time."""
+        return str(self.bench.root / "sessions" / name)
+
     def processes_of(self, name: str) -> int:
         """How many processes mention this session."""
         if self.service is not None:
             return sum(one.name == name and one.ended_at is None for one in self.service.sessions.values())
-        return len(mentioning(f"/{name}"))
+        return len(mentioning(self.folder(name)))
 
 
 def mentioning(text: str) -> list[int]:

@@ -145,7 +145,7 @@ def test_two_keepers_race_and_one_wins(harness: Harness) -> None:
     harness.pids()
     worker = note(harness, "started.json")["pid"]
     assert isinstance(worker, int)
-    workers = set(mentioning(f"/{NAME}/work"))
+    workers = set(mentioning(harness.folder(NAME) + "/work"))
     assert worker in workers and workers <= set(host.tree(worker))  # a fork of the worker's looks like it for a moment
     harness.platform.stop(handle)
     for other in others:
@@ -160,7 +160,7 @@ def test_a_stop_during_the_start_always_wins(harness: Harness) -> None:
         time.sleep(index * 0.01)
         harness.platform.stop(handle)
         assert harness.wait(handle, Phase.GONE, timeout_s=5.0).phase is Phase.GONE
-        wait_dead(mentioning(f"/{name}"))
+        wait_dead(mentioning(harness.folder(name)))
 
 
 def test_silent_deaths_come_by_chance_and_the_same_each_time(tmp_path: Path) -> None:
