@@ -3,7 +3,7 @@
     python tools/decode.py FOLDER JOB
 
 A second implementation on purpose: it shares no line with the worker, so that the page is what both agree with.
-Rules are cited as (R1). Python 3.9, standard library only.
+Rules are cited as (R1). Python 3.9, standard library only, but for zstandard where planes are compressed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ import gzip
 import hashlib
 import json
 import re
+import struct
 import sys
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,27 +31,78 @@ def unseal(data: bytes, kind: str) -> dict[str, Any]:
     if not newline or first != b"gpuhop1 sha256:" + hashlib.sha256(body).hexdigest().encode("ascii"):
         raise Unreadable("the seal does not match")
     document: dict[str, Any] = json.loads(body)
-    if document.get("gpuhop") != kind or document.get("format") != 1:
-        raise Unreadable(f"not a {kind} of format 1")
+    if document.get("gpuhop") != kind or document.get("format") not in ((1, 2) if kind == "manifest" else (1,)):
+        raise Unreadable(f"not a {kind} of a format that is known here")
     return document
 
 
-def span(root: Path, manifest: dict[str, Any], first: int, last: int) -> bytes:
-    """The raw bytes of some rows of `blocks`, each checked (R20, R21)."""
-    parts = []
-    for pack, offset, stored, raw, codec, digest in manifest["blocks"][first:last]:
-        if codec != 0:
+def block(root: Path, manifest: dict[str, Any], row: list[Any], depth: int = 16) -> bytes:
+    """The raw bytes of one row of `blocks`, checked (R20 to R22)."""
+    pack, offset, stored, raw, codec, digest = row[:6]
+    key = manifest["packs"][pack]["key"]
+    try:
+        with (root / key).open("rb") as source:
+            source.seek(offset)
+            part: bytes = source.read(stored)
+        if codec == 1:
+            part = zlib.decompress(part)
+        elif codec in (2, 3):
+            if codec == 3 and depth == 0:
+                raise Unreadable("a chain of bases does not end")
+            base = block(root, manifest, manifest["blocks"][row[6]], depth - 1) if codec == 3 else b""
+            part = planes(part, raw, base)
+        elif codec != 0:
             raise Unreadable(f"codec {codec} is not known")
-        try:
-            with (root / manifest["packs"][pack]["key"]).open("rb") as source:
-                source.seek(offset)
-                part = source.read(stored)
-        except FileNotFoundError as error:
-            raise Unreadable(f"{manifest['packs'][pack]['key']} is missing") from error
-        if len(part) != raw or hashlib.sha256(part).hexdigest() != digest:
-            raise Unreadable(f"a block of {manifest['packs'][pack]['key']} does not match its hash")
-        parts.append(part)
-    return b"".join(parts)
+    except FileNotFoundError as error:
+        raise Unreadable(f"{key} is missing") from error
+    except (zlib.error, struct.error, ValueError) as error:
+        raise Unreadable(f"a block of {key} cannot be decoded: {error}") from error
+    if len(part) != raw or hashlib.sha256(part).hexdigest() != digest:
+        raise Unreadable(f"a block of {key} does not match its hash")
+    return part
+
+
+def planes(data: bytes, raw: int, base: bytes) -> bytes:
+    """Byte planes, one integer after the other; with a base, zigzag differences to it."""
+    width, flags = data[0], data[1]
+    if width not in (2, 4, 8) or raw % width or flags > (0 if base else 1) or (base and len(base) != raw):
+        raise ValueError("impossible planes")
+    place, rows = 2 + 5 * width, []
+    for i in range(width):
+        mode, length = struct.unpack_from("<BI", data, 2 + 5 * i)
+        plane = data[place : place + length]
+        place += length
+        if mode == 1:
+            import zstandard
+
+            try:
+                plane = bytes(zstandard.ZstdDecompressor().decompress(plane, max_output_size=raw // width))
+            except zstandard.ZstdError as error:
+                raise ValueError(str(error)) from error
+        if mode > 1 or len(plane) != raw // width:
+            raise ValueError("a plane of another length")
+        rows.append(plane)
+    if place != len(data):
+        raise ValueError("bytes behind the planes")
+    out, bits = bytearray(raw), 8 * width
+    for i in range(width):
+        out[i::width] = rows[i]
+    if not flags and not base:
+        return bytes(out)
+    for at in range(0, raw, width):
+        value = int.from_bytes(out[at : at + width], "little")
+        if flags:  # rotate right by one bit
+            value = value >> 1 | (value & 1) << (bits - 1)
+        else:
+            step = value >> 1 if value % 2 == 0 else -(value >> 1) - 1
+            value = (int.from_bytes(base[at : at + width], "little") + step) % (1 << bits)
+        out[at : at + width] = value.to_bytes(width, "little")
+    return bytes(out)
+
+
+def span(root: Path, manifest: dict[str, Any], first: int, last: int) -> bytes:
+    """The raw bytes of some rows of `blocks`."""
+    return b"".join(block(root, manifest, row) for row in manifest["blocks"][first:last])
 
 
 def tensors(root: Path, manifest: dict[str, Any]) -> dict[str, tuple[str, list[int], list[int], bytes]]:

@@ -135,7 +135,10 @@ def test_a_secret_that_is_not_set(user: User) -> None:
 
 def test_a_secret_reaches_the_script_and_nothing_else(user: User) -> None:
     user.env.update(API_KEY="canary-7f3a", AWS_SECRET_ACCESS_KEY="canary-aws")
-    script = "import os\nprint('key is', os.environ['API_KEY'], 'aws' if 'AWS_SECRET_ACCESS_KEY' in os.environ else 'none')\n"
+    script = (
+        "import os\nprint('key is', os.environ['API_KEY'], "
+        "'aws' if os.environ.get('AWS_SECRET_ACCESS_KEY') else 'none')\n"
+    )
     done = user.run("submit", "--follow", user.job(script=script, secrets="[API_KEY]", target="{until: exit}"))
     assert done.returncode == 0, done.stdout + done.stderr
     assert "key is *** none" in done.stdout

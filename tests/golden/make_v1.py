@@ -8,12 +8,13 @@ The files are never made anew: that today's readers read them is what they are f
 from __future__ import annotations
 
 import gzip
+import hashlib
 import math
 import sys
 from pathlib import Path
 from typing import Any
 
-from gpuhop_worker import checkpoint, codec, wire
+from gpuhop_worker import codec, wire
 from gpuhop_worker.wire import Beat, Control, Grant, Manifest, Result
 
 TENSORS: dict[str, tuple[str, list[int], list[int], bytes]] = {
@@ -58,6 +59,29 @@ DOCUMENTS = [
 ]
 
 
+class _Writer:
+    """Blocks into pack files, as version 1 wrote them: cut every `block` bytes, nothing coded, nothing shared."""
+
+    def __init__(self, folder: Path, pack: int, block: int) -> None:
+        self._folder, self._pack, self._block = folder, pack, block
+        self.packs: list[dict[str, Any]] = []
+        self.blocks: list[list[Any]] = []
+
+    def add(self, data: bytes) -> tuple[int, int]:
+        first = len(self.blocks)
+        for start in range(0, len(data), self._block):
+            raw = data[start : start + self._block]
+            if not self.packs or self.packs[-1]["size"] >= self._pack:
+                self.packs.append({"key": f"pack-{len(self.packs) + 1}", "size": 0})
+            pack = self.packs[-1]
+            with (self._folder / pack["key"]).open("ab") as out:
+                out.write(raw)
+            row = [len(self.packs) - 1, pack["size"], len(raw), len(raw), 0, hashlib.sha256(raw).hexdigest()]
+            self.blocks.append(row)
+            pack["size"] += len(raw)
+        return first, len(self.blocks)
+
+
 class _Pack:
     """Collects blocks in a pack of one session and moves it under its key."""
 
@@ -66,10 +90,9 @@ class _Pack:
         self.folder = root / "work"
         self.folder.mkdir(parents=True)
         # Small, so that the files are; a reader goes by the rows.
-        self.writer = checkpoint.PackWriter(str(self.folder), pack_size=1500, block_size=1000)
+        self.writer = _Writer(self.folder, 1500, 1000)
 
     def packs(self) -> list[dict[str, Any]]:
-        self.writer.close()
         rows = []
         for number, pack in enumerate(self.writer.packs, 1):
             key = wire.numbered_key(self.job, self.token, "pack", number)

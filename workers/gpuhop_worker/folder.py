@@ -16,9 +16,9 @@ import time
 import zipfile
 from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
-from gpuhop_worker import checkpoint, files
+from gpuhop_worker import checkpoint, files, slots
 from gpuhop_worker.process import group_members
-from gpuhop_worker.wire import Manifest
+from gpuhop_worker.restore import Restored
 
 # Names that writers use while they write. Other dot files are carried: `.metadata` is what commits a torch DCP save.
 _TEMPORARY = re.compile(
@@ -110,7 +110,17 @@ def _whole_safetensors(path: str) -> bool:
 class FolderWatch:
     """Decides when the folder may be taken, and takes it into the spool. `say`: told once of what is left out."""
 
-    def __init__(self, folder: str, spool: str, settle_s: float, say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        folder: str,
+        spool: str,
+        keeper: slots.SlotKeeper,
+        restored: Optional[str],
+        settle_s: float,
+        say: Callable[[str], None],
+    ) -> None:
+        self._slots = keeper
+        self._picker = slots.Picker(restored)
         self._say = say
         self._told: Set[str] = set()
         self._folder = folder
@@ -129,6 +139,7 @@ class FolderWatch:
         """True when the job's `every` has gone by since the last snapshot."""
         if every_steps is not None:
             return step - self._taken_step >= every_steps
+        # `auto`: whenever the script has written something new and the last snapshot has left.
         return elapsed - self._taken_at >= (every_s or 0.0)
 
     def look(self, now: float, group: int) -> None:
@@ -183,49 +194,41 @@ class FolderWatch:
         before = self._seen
         self._number += 1
         target = os.path.join(self._spool, f"snap-{self._number:06d}")
+        name = self._picker.pick(waiting=bool(os.listdir(self._spool)))
         os.makedirs(target)
-        writer = checkpoint.PackWriter(target)
         try:
-            rows = [entry for entry in (self._add(writer, row) for row in before) if entry is not None]
+            rows = self._copy(self._slots.slot(name), before)
             if scan(self._folder) != before:
                 raise _Changed
-            checkpoint.write_draft(target, writer, {"step": step, "files": rows, "fingerprint": fingerprint})
+            draft = {"step": step, "slot": name, "files": rows, "fingerprint": fingerprint}
+            checkpoint.write_snapshot(target, draft)
         except (FileNotFoundError, _Changed):
-            return self._give_up(writer, target)
+            shutil.rmtree(target, ignore_errors=True)
+            return False
         except OSError:
-            self._give_up(writer, target)
+            shutil.rmtree(target, ignore_errors=True)
             raise
+        self._picker.took(name)
         self._taken, self._taken_at, self._taken_step = before, elapsed, step
         return True
 
-    def _give_up(self, writer: checkpoint.PackWriter, target: str) -> bool:
-        writer.abandon()
-        shutil.rmtree(target, ignore_errors=True)
-        return False
+    def _copy(self, slot: slots.Slot, rows: Signature) -> List[Dict[str, Any]]:
+        """The files' bytes into the slot, and their entries."""
+        entries = [entry for entry in (self._entry(row) for row in rows) if entry is not None]
+        places, size = slots.layout([entry.get("size", 0) for entry in entries])
+        slot.reserve(size)
+        for entry, place in zip(entries, places):
+            if "link" not in entry:
+                entry["offset"] = place
+                _read_into(os.path.join(self._folder, entry["path"]), slot.view(place, entry["size"]))
+        return entries
 
-    def _add(self, writer: checkpoint.PackWriter, row: Tuple[Any, ...]) -> Optional[Dict[str, Any]]:
+    def _entry(self, row: Tuple[Any, ...]) -> Optional[Dict[str, Any]]:
         path, size, mtime, _, mode = row
-        full = os.path.join(self._folder, path)
         if stat.S_ISLNK(mode):
-            return self._link(path, os.readlink(full))
-        first = last = len(writer.blocks)
-        left = size
-        with open(full, "rb") as source:
-            while left > 0:
-                piece = source.read(min(left, checkpoint.BLOCK))
-                if not piece:
-                    raise _Changed
-                left -= len(piece)
-                last = writer.add(piece)[1]
+            return self._link(path, os.readlink(os.path.join(self._folder, path)))
         # With its time: many scripts resume from the file that was changed last.
-        return {
-            "path": path,
-            "size": size,
-            "mode": stat.S_IMODE(mode),
-            "mtime": mtime,
-            "first": first,
-            "last": last,
-        }
+        return {"path": path, "size": size, "mode": stat.S_IMODE(mode), "mtime": mtime}
 
     def _link(self, path: str, target: str) -> Optional[Dict[str, Any]]:
         """Relative, also where the script made it absolute: the folder lies elsewhere in the next session."""
@@ -236,7 +239,7 @@ class FolderWatch:
             )
         target = os.path.normpath(target)
         if checkpoint.link_stays(path, target):
-            return {"path": path, "link": target, "first": 0, "last": 0}
+            return {"path": path, "link": target}
         self._say_once(path, f"the link {path} leads out of the checkpoint folder, so it is not carried")
         return None
 
@@ -250,18 +253,24 @@ class _Changed(Exception):
     """The file became shorter while it was read."""
 
 
-def put_in_place(manifest: Manifest, packs: str, folder: str) -> None:
-    """Rebuild the saved folder beside its place, then swap it in. Raises checkpoint.Damaged."""
-    checkpoint.check_shape(manifest)
+def _read_into(path: str, view: memoryview) -> None:
+    with open(path, "rb", buffering=0) as source:
+        place = 0
+        while place < len(view):
+            count = source.readinto(view[place : place + checkpoint.BLOCK])
+            if not count:
+                raise _Changed
+            place += count
+
+
+def put_in_place(restored: Restored, folder: str) -> None:
+    """Rebuild the saved folder beside its place, then swap it in. Raises checkpoint.Damaged for paths that lead out."""
+    checkpoint.check_shape(restored.manifest)
     fresh = folder.rstrip(os.sep) + ".gpuhop-restoring"
     shutil.rmtree(fresh, ignore_errors=True)
     os.makedirs(fresh)
-    reader = checkpoint.PackReader(manifest, packs)
-    try:
-        for entry in manifest.files:
-            _rebuild(reader, entry, fresh)
-    finally:
-        reader.close()
+    for entry in restored.manifest.files:
+        _rebuild(restored, entry, fresh)
     if os.path.islink(folder):
         os.unlink(folder)
     elif os.path.lexists(folder):
@@ -269,14 +278,15 @@ def put_in_place(manifest: Manifest, packs: str, folder: str) -> None:
     os.rename(fresh, folder)
 
 
-def _rebuild(reader: checkpoint.PackReader, entry: Dict[str, Any], root: str) -> None:
+def _rebuild(restored: Restored, entry: Dict[str, Any], root: str) -> None:
     path = files.inside(root, entry["path"])
     os.makedirs(os.path.dirname(path), exist_ok=True)
     if "link" in entry:
         os.symlink(entry["link"], path)
         return
+    view = restored.slot.view(restored.offsets[entry["path"]], entry["size"])
     with open(path, "wb") as out:
-        for piece in reader.blocks(entry["first"], entry["last"]):
-            out.write(piece)
+        for start in range(0, len(view), checkpoint.BLOCK):
+            out.write(view[start : start + checkpoint.BLOCK])
     os.chmod(path, entry["mode"])
     os.utime(path, ns=(entry["mtime"], entry["mtime"]))

@@ -57,6 +57,26 @@ def entry_of(name: str, value: Any) -> Dict[str, Any]:
     return {"name": name, "dtype": "numpy:" + value.dtype.str, "shape": list(value.shape), "stride": stride}
 
 
+def size_of(value: Any) -> int:
+    """Bytes that `bytes_of` will give."""
+    return int(value.nbytes)
+
+
+def address(value: Any) -> Optional[int]:
+    """Where a value's bytes lie, for `still`."""
+    return None
+
+
+def still(tracked: Dict[str, Any]) -> Set[int]:
+    """Addresses of bytes that only the tracked optimizers change."""
+    return set()
+
+
+def before_steps(tracked: Dict[str, Any], call: Callable[[], None]) -> bool:
+    """Call before any tracked optimizer steps. False: there is none, so nothing may be copied late."""
+    return False
+
+
 def bytes_of(value: Any) -> memoryview:
     return memoryview(value.tobytes(order="C"))
 

@@ -11,7 +11,6 @@ import hashlib
 import io
 import json
 import os
-import shutil
 import sys
 import tarfile
 import threading
@@ -19,20 +18,23 @@ import time
 import traceback
 from typing import Callable, Dict, List, Optional, Tuple
 
-from gpuhop_worker import checkpoint, files, outputs, plain_state, restore, wire
+from gpuhop_worker import files, outputs, plain_state, restore, wire
 from gpuhop_worker.beat import Heart
 from gpuhop_worker.folder import FolderWatch, put_in_place
 from gpuhop_worker.logbook import Logbook
 from gpuhop_worker.process import Command, exit_code
+from gpuhop_worker.restore import Restored
 from gpuhop_worker.shipper import GrantUsedUp, Shipper
+from gpuhop_worker.slots import SlotKeeper
 from gpuhop_worker.stepfinder import StepFinder
 from gpuhop_worker.stopping import Stopping
 from gpuhop_worker.store import GrantStore, StoreFailure
 from gpuhop_worker.streams import MetricsFile, SegmentStream
 from gpuhop_worker.verdict import FENCED, Ended, session_code, verdict
-from gpuhop_worker.wire import Beat, Control, Grant, Manifest, Result
+from gpuhop_worker.wire import Beat, Control, Grant, Result
 
 POLL_S = 0.05
+FIRST_SLOT = "a"  # what a restored state is put into
 SETTLE_S = 1.0  # a checkpoint folder must have been still for this long
 LAST_PATIENCE_S = 20.0  # for the words of a session that could not reach its store
 
@@ -83,7 +85,9 @@ class Runner:
         self.quick = GrantStore(grant.addresses, patience_s=0.0)
         period = max(grant.beat_s / grant.time_scale, 0.05)
         self.heart = Heart(self.quick, grant.job, grant.token, period, self._beat, self._obey, self.say)
-        self.shipper = Shipper(grant, self.store, self.path("spool"), self._before_commit, self._still_ours)
+        os.makedirs(folder, exist_ok=True)
+        self.slots = SlotKeeper(folder, memory=grant.mode == "api")
+        self.shipper = Shipper(grant, self.store, self.path("spool"), self.slots, self._before_commit, self._still_ours)
 
     # ------------------------------------------------------------ small helpers
 
@@ -193,14 +197,14 @@ class Runner:
 
     def _life(self) -> Ended:
         try:
-            for name in ("spool", "ctl", "restore", "code"):
+            for name in ("spool", "ctl", "code"):
                 os.makedirs(self.path(name), exist_ok=True)
             self._fetch_code()
             self._check_secrets()
             self._setup()
-            manifest = self._restore()
+            restored = self._restore()
             self._stop_if_told()
-            return self._train(manifest)
+            return self._train(restored)
         except Ended as end:
             return end
         except StoreFailure as failure:
@@ -272,24 +276,26 @@ class Runner:
         if code != 0:
             raise Ended("failed", "setup_failed", f"setup exited with {code}", code)
 
-    def _restore(self) -> Optional[Manifest]:
+    def _restore(self) -> Optional[Restored]:
         self.phase = "restore"
-        job, packs = self.grant.job, self.path("restore")
+        slot = self.slots.slot(FIRST_SLOT)
         try:
-            manifest = restore.fetch_newest(self.grant.parents, job, self.store, packs, self.say, self._stop_if_told)
-            if manifest is not None and self.grant.mode == "folder":
-                put_in_place(manifest, packs, self._checkpoint_folder())
-                shutil.rmtree(packs, ignore_errors=True)
-        except (restore.NothingVerifies, checkpoint.Damaged) as error:
+            restored = restore.fetch_newest(
+                self.grant.parents, self.grant.job, self.store, slot, self.say, self._stop_if_told
+            )
+        except restore.NothingVerifies as error:
             raise Ended("failed", "restore_failed", str(error)) from error
-        if manifest is None:
+        if restored is None:
             return None
+        manifest = restored.manifest
+        if self.grant.mode == "folder":
+            put_in_place(restored, self._checkpoint_folder())
+        else:
+            files.write_atomic(self.path("ctl", "manifest.json"), manifest.to_bytes())
         self.step = manifest.step
-        self.shipper.set_parent(manifest)
+        self.shipper.set_parent(restored)
         self.say(f"restored checkpoint t{manifest.token:04d}/{manifest.seq} at step {manifest.step}")
-        if self.grant.mode != "folder":
-            files.write_atomic(self.path("restore", "manifest.json"), manifest.to_bytes())
-        return manifest
+        return restored
 
     def _checkpoint_folder(self) -> str:
         return files.inside(self.path("code"), self.grant.folder or ".")
@@ -309,16 +315,20 @@ class Runner:
         env.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         return env
 
-    def _session_file(self, manifest: Optional[Manifest]) -> str:
+    def _session_file(self, restored: Optional[Restored]) -> str:
         config = {
-            "restore": self.path("restore", "manifest.json") if manifest is not None else None,
-            "packs": self.path("restore"),
+            "restore": self.path("ctl", "manifest.json") if restored is not None else None,
+            "restored_slot": FIRST_SLOT if restored is not None else None,
+            "offsets": restored.offsets if restored is not None else {},
+            "slots": self.slots.paths,
             "spool": self.path("spool"),
             "metrics": self.path("ctl", "metrics.jsonl"),
             "progress": self.path("ctl", "progress.json"),
             "drain": self.path("ctl", "drain"),
             "every_steps": self.grant.every_steps,
             "every_s": self.grant.every_s,
+            "every_auto": self.grant.every_auto,
+            "mean_life_s": self.grant.mean_life_s,
             "target_steps": self.grant.target_steps,
             "target_epochs": self.grant.target_epochs,
             "time_scale": self.grant.time_scale,
@@ -328,15 +338,17 @@ class Runner:
         files.write_atomic(path, json.dumps(config).encode("ascii"))
         return path
 
-    def _train(self, manifest: Optional[Manifest]) -> Ended:
+    def _train(self, restored: Optional[Restored]) -> Ended:
         self.phase = "train"
         extra = {"GPUHOP_JOB": self.grant.job, "GPUHOP_TOKEN": str(self.grant.token)}
         watch: Optional[FolderWatch] = None
         if self.grant.mode == "folder":
             os.makedirs(self._checkpoint_folder(), exist_ok=True)
-            watch = FolderWatch(self._checkpoint_folder(), self.path("spool"), SETTLE_S, self.say)
+            first = FIRST_SLOT if restored is not None else None
+            folder = self._checkpoint_folder()
+            watch = FolderWatch(folder, self.path("spool"), self.slots, first, SETTLE_S, self.say)
         else:
-            extra["GPUHOP_SESSION"] = self._session_file(manifest)
+            extra["GPUHOP_SESSION"] = self._session_file(restored)
         command = Command(self.grant.run, self.path("code"), self._child_env(extra), self._output)
         stop_ships = self._every(POLL_S, self._ship_quietly)
         try:
@@ -372,7 +384,7 @@ class Runner:
 
     def _look_around(self) -> None:
         """Budget and progress, read once per turn of the main loop."""
-        if self.order is None and self.elapsed() >= self.grant.budget_s:
+        if self.order is None and self.elapsed() >= self.grant.budget_s - self._lead():
             self._set_order("drained", "budget")
         try:
             progress = json.loads(files.read(self.path("ctl", "progress.json")))
@@ -380,12 +392,12 @@ class Runner:
             return
         if self._train_from is None and self.phase == "train":
             self._train_from = (self.elapsed(), progress["step"])
-            self._drop_restored()
         self.step, self.done = progress["step"], progress["done"]
 
-    def _drop_restored(self) -> None:
-        """The command has read its checkpoint: the packs only take up disk from now on."""
-        shutil.rmtree(self.path("restore"), ignore_errors=True)
+    def _lead(self) -> float:
+        """How long before the end of its budget a session saves for the last time, so that it lands: as long as the
+        last checkpoint took to ship and half again, but never most of the session."""
+        return min(1.5 * self.shipper.ship_s * self.grant.time_scale, 0.3 * self.grant.budget_s)
 
     def _output(self, piece: bytes) -> None:
         self.log.output(piece)
@@ -449,7 +461,9 @@ class Runner:
 
     def _shipped(self) -> None:
         self._ship_failure, self._ship_pause = None, 0.0
-        self.say(f"saved step {self.shipper.saved_step} (checkpoint {self.shipper.saved_seq})")
+        ship = self.shipper
+        share = f"{ship.shipped_bytes / 1e6:.1f} of {ship.raw_bytes / 1e6:.1f} MB shipped"
+        self.say(f"saved step {ship.saved_step} (checkpoint {ship.saved_seq}, {share})")
 
     # ------------------------------------------------------------ after the command
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import sys
+import threading
 import time
 from typing import Any, Callable, Dict, List, Optional
 
-from gpuhop_worker import checkpoint, codec, files, plain_state
+from gpuhop_worker import checkpoint, codec, files, plain_state, slots
 from gpuhop_worker.wire import Manifest
 
 
@@ -24,11 +26,19 @@ class Saver:
         self._config = config
         self._scale = float(config["time_scale"])
         self._last_save = time.monotonic()
+        self._left_at: Optional[float] = None  # when the last snapshot was seen to have left the disk
         self._last_step = 0  # of the last save, done or skipped
         self._last_progress = -1e9
         self._number = 0
         self._metrics = MetricsWriter(config["metrics"])
         self._runner = files.process_birth(config["runner"])
+        self._slots = {name: slots.Slot(path) for name, path in config["slots"].items()}
+        self._picker = slots.Picker(config["restored_slot"])
+        self._copying: Optional[threading.Thread] = None
+        self._hooked = False
+        self._known_fingerprint: Optional[Dict[str, Any]] = None
+        self.stall_s = 0.0  # of the last save: how long the training waited
+        self.join_s = 0.0  # of the last save: how long an optimizer waited for the copy
         self.saved_step = 0  # of the last state that is whole on the disk, or was restored; 0: the script's own start
 
     def claim(self) -> None:
@@ -61,11 +71,9 @@ class Saver:
         manifest = Manifest.from_bytes(files.read(path))
         kind = self._kind()
         self._announce(kind, manifest)
-        reader = checkpoint.PackReader(manifest, self._config["packs"])
-        try:
-            kind.restore(tracked, manifest.state, tensor_source(kind, manifest, reader))
-        finally:
-            reader.close()
+        slot = self._slots[self._config["restored_slot"]]
+        slot.open()
+        kind.restore(tracked, manifest.state, tensor_source(kind, manifest, slot, self._config["offsets"]))
         self.saved_step = manifest.step
         self.skip(manifest.step)
         return manifest.step
@@ -80,44 +88,112 @@ class Saver:
             print("gpuhop: exact resume downgraded to faithful: {}".format(", ".join(changed)), file=sys.stderr)
 
     def due(self, step: int) -> bool:
+        """Back-pressure: the next snapshot waits until the last one has left the disk."""
+        gone = not os.listdir(self._config["spool"])
+        now = time.monotonic()
+        if gone and self._left_at is None:
+            self._left_at = now
+        return gone and self._ripe(step, (now - self._last_save) * self._scale)
+
+    def _ripe(self, step: int, elapsed: float) -> bool:
+        """`elapsed`: seconds of the session's clock since the last save."""
         every_steps, every_s = self._config["every_steps"], self._config["every_s"]
         if every_steps is not None:
-            ripe = step - self._last_step >= every_steps or step % every_steps == 0
-        else:
-            ripe = every_s is not None and (time.monotonic() - self._last_save) * self._scale >= every_s
-        # Back-pressure: the next snapshot waits until the last one has left the disk.
-        return ripe and not os.listdir(self._config["spool"])
+            return bool(step - self._last_step >= every_steps or step % every_steps == 0)
+        if self._config["every_auto"]:
+            shipped = (self._left_at or self._last_save) - self._last_save
+            return elapsed >= interval(self.stall_s * self._scale, shipped * self._scale, self._config["mean_life_s"])
+        return bool(every_s is not None and elapsed >= every_s)
 
     def skip(self, step: int) -> None:
         """Count the interval to the next save from here."""
-        self._last_step, self._last_save = step, time.monotonic()
+        self._last_step, self._last_save, self._left_at = step, time.monotonic(), None
 
-    def save(self, tracked: Dict[str, Any], step: int) -> None:
-        """Raises OSError (nothing of the try is left behind) and StateError."""
+    def save(self, tracked: Dict[str, Any], step: int, *, last: bool = False) -> None:
+        """Take a snapshot of this very moment. What only the optimizers change is copied beside the next forward and
+        backward pass, and joined before an optimizer changes it (`last`: all is copied now).
+
+        Raises OSError (nothing of the try is left behind) and StateError.
+        """
+        began = time.monotonic()
+        self.join()
         self._metrics.flush()  # a checkpoint may not be ahead of its metrics
+        name = self._picker.pick(waiting=bool(os.listdir(self._config["spool"])))
         self._number += 1
         folder = os.path.join(self._config["spool"], f"snap-{self._number:06d}")
         os.makedirs(folder)
-        writer = checkpoint.PackWriter(folder)
         try:
-            self._write(folder, writer, tracked, step)
+            work = self._start(folder, name, tracked, step, last)
         except BaseException:
-            writer.abandon()
             shutil.rmtree(folder, ignore_errors=True)
             raise
+        self._picker.took(name)
         self.saved_step = step
         self.skip(step)
+        if work is not None:
+            self._copying = threading.Thread(target=work, name="gpuhop-copy", daemon=True)
+            self._copying.start()
+        self.stall_s = time.monotonic() - began
 
-    def _write(self, folder: str, writer: checkpoint.PackWriter, tracked: Dict[str, Any], step: int) -> None:
+    def _start(
+        self, folder: str, name: str, tracked: Dict[str, Any], step: int, last: bool
+    ) -> Optional[Callable[[], None]]:
+        """Copy what may change before the next optimizer step; returns the work that is left, None for none."""
         kind = self._kind()
         body, found = kind.capture(tracked)
-        tensors: List[Dict[str, Any]] = []
-        for name, value in found.tensors:
-            first, last = writer.add(kind.bytes_of(value))
-            tensors.append(dict(kind.entry_of(name, value), first=first, last=last))
-        tensors += [{"name": name, "alias": target} for name, target in found.aliases]
-        draft = {"step": step, "tensors": tensors, "state": body, "fingerprint": kind.fingerprint()}
-        checkpoint.write_draft(folder, writer, draft)
+        places, size = slots.layout([kind.size_of(value) for _, value in found.tensors])
+        slot = self._slots[name]
+        slot.reserve(size)
+        still = kind.still(tracked) if self._hooked and not last else set()
+        now: List[Any] = []
+        late: List[Any] = []
+        for part in zip(found.tensors, places):
+            (late if kind.address(part[0][1]) in still else now).append(part)
+        draft = {"step": step, "slot": name, "state": body, "fingerprint": self._fingerprint(kind)}
+
+        def copy(parts: Any) -> List[Dict[str, Any]]:
+            entries = []
+            for (title, value), place in parts:
+                raw = kind.bytes_of(value)
+                if len(raw):
+                    slots.copy(slot.view(place, len(raw)), raw)
+                entries.append(dict(kind.entry_of(title, value), offset=place, size=len(raw)))
+            return entries
+
+        entries = copy(now)
+
+        def finish() -> None:
+            tensors = entries + copy(late) + [{"name": title, "alias": target} for title, target in found.aliases]
+            checkpoint.write_snapshot(folder, dict(draft, tensors=tensors))
+
+        def finish_or_drop() -> None:
+            try:
+                finish()
+            except OSError as error:
+                print(f"gpuhop: the save at step {step} was skipped: {error.strerror}", file=sys.stderr)
+                shutil.rmtree(folder, ignore_errors=True)
+
+        if late:
+            return finish_or_drop
+        finish()
+        return None
+
+    def _fingerprint(self, kind: Any) -> Dict[str, Any]:
+        if self._known_fingerprint is None:
+            self._known_fingerprint = kind.fingerprint()
+        return self._known_fingerprint
+
+    def hook(self, tracked: Dict[str, Any]) -> None:
+        """Join before any tracked optimizer steps, so that the copy may run beside forward and backward."""
+        self._hooked = self._kind().before_steps(tracked, self.join)
+
+    def join(self) -> None:
+        """Wait until the snapshot that is being copied is whole."""
+        thread, self._copying = self._copying, None
+        if thread is not None:
+            began = time.monotonic()
+            thread.join()
+            self.join_s = time.monotonic() - began
 
     # -- signs
 
@@ -146,6 +222,12 @@ class Saver:
         self._metrics.add(json.dumps(row, separators=(",", ":")).encode("ascii") + b"\n")
 
 
+def interval(stall_s: float, ship_s: float, mean_life_s: float) -> float:
+    """Seconds between saves, in `every: auto`. Young's optimum for the cost of a save and the mean life of a session
+    (J. W. Young, CACM 17, 1974), but never more often than the link carries snapshots away."""
+    return max(ship_s, math.sqrt(2.0 * max(stall_s, 1e-3) * mean_life_s), 1.0)
+
+
 class MetricsWriter:
     """Whole lines at the end of a file. What a full disk does not take waits in memory: no line is lost or torn."""
 
@@ -169,8 +251,9 @@ class MetricsWriter:
             del self._waiting[: os.write(self._handle, self._waiting)]
 
 
-def tensor_source(kind: Any, manifest: Manifest, reader: checkpoint.PackReader) -> Callable[[str], Any]:
-    """name -> the saved tensor. Names that shared memory when they were saved get one and the same tensor."""
+def tensor_source(kind: Any, manifest: Manifest, slot: slots.Slot, offsets: Dict[str, int]) -> Callable[[str], Any]:
+    """name -> the saved tensor, a copy of what lies in the slot. Names that shared memory when they were saved get one
+    and the same tensor."""
     entries = {entry["name"]: entry for entry in manifest.tensors}
     shared = {entry["alias"] for entry in manifest.tensors if "alias" in entry}
     made: Dict[str, Any] = {}
@@ -180,7 +263,8 @@ def tensor_source(kind: Any, manifest: Manifest, reader: checkpoint.PackReader) 
         entry = entries[entry["alias"]] if "alias" in entry else entry
         if entry["name"] in made:
             return made[entry["name"]]
-        value = kind.value_of(reader.whole(entry["first"], entry["last"]), entry)
+        size = sum(row[3] for row in manifest.blocks[entry["first"] : entry["last"]])
+        value = kind.value_of(slot.view(offsets[entry["name"]], size), entry)
         if entry["name"] in shared:
             made[entry["name"]] = value
         return value

@@ -7,13 +7,19 @@ import re
 import shutil
 import threading
 import time
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
-from gpuhop_worker import checkpoint, files, wire
+from gpuhop_worker import checkpoint, containers, wire
+from gpuhop_worker.encoder import Encoder, Known
+from gpuhop_worker.restore import Restored
+from gpuhop_worker.slots import SlotKeeper
 from gpuhop_worker.store import GrantStore, StoreFailure
 from gpuhop_worker.wire import Grant, Manifest
 
 _SNAP = re.compile(r"^snap-\d+$")
+UPLOADS = 3  # packs on their way at once; more only makes the memory larger
+FAST_LINK = 150e6  # bytes per second; above, coding takes longer than it saves (facts on checkpoints, section 8)
 
 
 class GrantUsedUp(Exception):
@@ -21,12 +27,14 @@ class GrantUsedUp(Exception):
 
 
 class _Pending:
-    """A snapshot on its way: the numbers it was given, and its manifest once made (a retry sends equal bytes)."""
+    """A snapshot on its way. What was made is kept: a retry sends equal bytes to equal keys (R12)."""
 
-    def __init__(self, name: str, packs: List[str], seq: int) -> None:
+    def __init__(self, name: str, seq: int) -> None:
         self.name = name
-        self.packs = packs
         self.seq = seq
+        self.keys: List[str] = []
+        self.unsent: Dict[str, bytearray] = {}  # packs whose upload failed
+        self.coded: Optional[Dict[str, Any]] = None  # packs, blocks, tensors, files
         self.manifest: Optional[Manifest] = None
 
 
@@ -34,8 +42,6 @@ class Shipper:
     """Ships complete snapshots of one session, the newest first; older ones that wait behind it are dropped.
 
     `before_commit` runs between packs and manifest (it makes the metrics durable and returns their line count).
-    `may_prune`: asked before anything is removed; a session that lost its token must not remove what its successor
-    may be reading.
     """
 
     def __init__(
@@ -43,6 +49,7 @@ class Shipper:
         grant: Grant,
         store: GrantStore,
         spool: str,
+        slots: SlotKeeper,
         before_commit: Callable[[], int],
         may_prune: Callable[[], bool],
         clock: Callable[[], float] = time.time,
@@ -50,6 +57,7 @@ class Shipper:
         self._grant = grant
         self._store = store
         self._spool = spool
+        self._slots = slots
         self._parent: Optional[List[int]] = None
         self._start_step = 0
         self._before_commit = before_commit
@@ -58,14 +66,24 @@ class Shipper:
         self._pack = 0  # numbers given out so far
         self._seq = 0
         self._pending: Optional[_Pending] = None
-        self._kept: List[Tuple[str, List[str]]] = []  # own (manifest key, pack keys), oldest first
+        self._known: Optional[Known] = None
+        self._kept: List[
+            Tuple[str, List[str], Manifest]
+        ] = []  # own (manifest key, own pack keys, manifest), oldest first
         self._lock = threading.Lock()
+        self._link = 0.0  # bytes per second, as measured
+        self._buffers: List[bytearray] = []  # packs' memory, used again
         self.saved_step = 0
         self.saved_seq = 0
+        self.ship_s = 0.0  # that the last checkpoint took
+        self.raw_bytes = 0  # of the last checkpoint
+        self.shipped_bytes = 0
 
-    def set_parent(self, manifest: Manifest) -> None:
+    def set_parent(self, restored: Restored) -> None:
+        manifest = restored.manifest
         self._parent = [manifest.token, manifest.seq]
         self._start_step = manifest.step
+        self._known = Known(manifest, restored.slot, restored.offsets)
 
     @property
     def progressed(self) -> bool:
@@ -81,7 +99,9 @@ class Shipper:
             if not complete:
                 return False
             name, draft = complete[-1]
+            began = time.monotonic()
             self._ship(name, draft)
+            self.ship_s = time.monotonic() - began
             for older, _ in complete:
                 shutil.rmtree(os.path.join(self._spool, older), ignore_errors=True)
             self._prune()
@@ -94,7 +114,7 @@ class Shipper:
         packs = sum(1 for _ in self._granted("pack", self._pack))
         return min(packs // per, sum(1 for _ in self._granted("manifest", self._seq)))
 
-    def _granted(self, what: str, used: int) -> Any:
+    def _granted(self, what: str, used: int) -> Iterator[int]:
         number = used + 1
         while self._store.granted(self._key(what, number), "put"):
             yield number
@@ -103,41 +123,113 @@ class Shipper:
     def _key(self, what: str, number: int) -> str:
         return wire.numbered_key(self._grant.job, self._grant.token, what, number)
 
+    def _next_key(self, what: str, number: int) -> str:
+        key = self._key(what, number)
+        if not self._store.granted(key, "put"):
+            raise GrantUsedUp("no key is left for another checkpoint in this grant")
+        return key
+
+    # ------------------------------------------------------------ one checkpoint
+
     def _ship(self, name: str, draft: Dict[str, Any]) -> None:
         if self._pending is None or self._pending.name != name:
-            self._pending = self._assign(name, draft)
+            # Numbers are not used again for another snapshot, even when this one never lands: a write whose answer
+            # was lost may still have happened (R12).
+            self._next_key("manifest", self._seq + 1)
+            self._seq += 1
+            self._pending = _Pending(name, self._seq)
         pending = self._pending
-        for key, pack in zip(pending.packs, draft["packs"]):
-            self._store.put_once(key, files.read(os.path.join(self._spool, name, pack["key"])))
+        if pending.coded is None:
+            pending.coded = self._encode(pending, draft)
+        for key in list(pending.unsent):
+            self._store.put_once(key, pending.unsent[key])
+            del pending.unsent[key]
         lines = self._before_commit()
         if pending.manifest is None:
             pending.manifest = self._manifest(pending, draft, lines)
         self._store.put_once(self._key("manifest", pending.seq), pending.manifest.to_bytes())
+        self._committed(pending, draft)
+
+    def _committed(self, pending: _Pending, draft: Dict[str, Any]) -> None:
+        assert pending.manifest is not None
         self._pending = None
-        self._kept.append((self._key("manifest", pending.seq), pending.packs))
+        self._kept.append((self._key("manifest", pending.seq), pending.keys, pending.manifest))
+        offsets = {str(part.get("name", part.get("path"))): part["offset"] for part in _parts(draft)}
+        self._known = Known(pending.manifest, self._slots.slot(draft["slot"]), offsets)
         self.saved_step, self.saved_seq = draft["step"], pending.seq
 
-    def _assign(self, name: str, draft: Dict[str, Any]) -> _Pending:
-        """Numbers for one snapshot. They are not used again for another one, even when this one never lands:
-        a write whose answer was lost may still have happened (R12)."""
-        keys = [self._key("pack", self._pack + 1 + i) for i in range(len(draft["packs"]))]
-        if not all(self._store.granted(key, "put") for key in [*keys, self._key("manifest", self._seq + 1)]):
-            raise GrantUsedUp("no key is left for another checkpoint in this grant")
-        self._pack += len(keys)
-        self._seq += 1
-        return _Pending(name, keys, self._seq)
+    def _encode(self, pending: _Pending, draft: Dict[str, Any]) -> Dict[str, Any]:
+        """Code and upload at the same time. A pack whose upload fails waits in memory for the next try."""
+        slot = self._slots.opened(draft["slot"])
+        futures: List[Future[float]] = []
+        room = threading.Semaphore(UPLOADS)
+        with ThreadPoolExecutor(UPLOADS) as pool:
+
+            def emit(body: bytearray) -> str:
+                self._pack += 1
+                key = self._next_key("pack", self._pack)
+                pending.keys.append(key)
+                room.acquire()
+                futures.append(pool.submit(self._upload, pending, key, body, room))
+                return key
+
+            encoder = Encoder(self._known, emit, code=self._link < FAST_LINK, fresh=self._buffer)
+            tensors = [self._tensor(encoder, slot, entry) for entry in draft.get("tensors", [])]
+            found = [self._file(encoder, slot, entry) for entry in draft.get("files", [])]
+            packs, blocks = encoder.finish()
+        rates = [future.result() for future in futures]
+        if rates:
+            self._link = sum(rates) / len(rates) * min(UPLOADS, len(rates))
+        self.raw_bytes, self.shipped_bytes = encoder.raw_bytes, encoder.shipped_bytes
+        return {"packs": packs, "blocks": blocks, "tensors": tensors, "files": found}
+
+    def _buffer(self) -> bytearray:
+        return self._buffers.pop() if self._buffers else bytearray()
+
+    def _upload(self, pending: _Pending, key: str, body: bytearray, room: threading.Semaphore) -> float:
+        """Bytes per second. A failure is kept for the retry, not raised: the other packs go on."""
+        began, size = time.monotonic(), len(body)
+        try:
+            self._store.put_once(key, body)
+            body.clear()
+            self._buffers.append(body)
+        except StoreFailure:
+            pending.unsent[key] = body
+        finally:
+            room.release()
+        return size / max(1e-6, time.monotonic() - began)
+
+    def _tensor(self, encoder: Encoder, slot: Any, entry: Dict[str, Any]) -> Dict[str, Any]:
+        if "alias" in entry:
+            return entry
+        width, is_float = containers.number_of(entry["dtype"])
+        first, last = encoder.add(entry["name"], slot.view(entry["offset"], entry["size"]), width, is_float)
+        kept = {k: v for k, v in entry.items() if k not in ("offset", "size")}
+        return dict(kept, first=first, last=last)
+
+    def _file(self, encoder: Encoder, slot: Any, entry: Dict[str, Any]) -> Dict[str, Any]:
+        kept = {k: v for k, v in entry.items() if k != "offset"}
+        if "link" in entry:
+            return dict(kept, first=0, last=0)
+        data = slot.view(entry["offset"], entry["size"])
+        first = last = None
+        for start, stop, width, is_float in containers.pieces(entry["path"], data):
+            begin, last = encoder.add(entry["path"], data[start:stop], width, is_float, start)
+            first = begin if first is None else first
+        return dict(kept, first=first or 0, last=last or 0)
 
     def _manifest(self, pending: _Pending, draft: Dict[str, Any], lines: int) -> Manifest:
+        assert pending.coded is not None
         return Manifest(
             job=self._grant.job,
             token=self._grant.token,
             seq=pending.seq,
             step=draft["step"],
             mode=self._grant.mode,
-            packs=[{"key": key, "size": pack["size"]} for key, pack in zip(pending.packs, draft["packs"])],
-            blocks=draft["blocks"],
-            tensors=draft.get("tensors", []),
-            files=draft.get("files", []),
+            packs=pending.coded["packs"],
+            blocks=pending.coded["blocks"],
+            tensors=pending.coded["tensors"],
+            files=pending.coded["files"],
             state=draft.get("state"),
             parent=self._parent,
             fingerprint=draft["fingerprint"],
@@ -146,11 +238,20 @@ class Shipper:
         )
 
     def _prune(self) -> None:
-        """Own old checkpoints: manifest first, then packs (R34). What fails is swept by the scheduler later."""
+        """Own old checkpoints: manifest first, then packs that no kept one names (R34). What fails is swept by the
+        scheduler later."""
         while len(self._kept) > self._grant.keep and self._may_prune():
-            manifest_key, keys = self._kept.pop(0)
+            manifest_key, keys, _ = self._kept.pop(0)
+            needed = {pack["key"] for _, _, manifest in self._kept for pack in manifest.packs}
+            still = [key for key in keys if key in needed]
+            if still:  # a later checkpoint refers to them: they go when it goes
+                self._kept[0][1].extend(still)
             try:
-                for key in [manifest_key, *keys]:
+                for key in [manifest_key, *(key for key in keys if key not in needed)]:
                     self._store.delete(key)
             except StoreFailure:
                 continue
+
+
+def _parts(draft: Dict[str, Any]) -> List[Dict[str, Any]]:
+    return [part for part in [*draft.get("tensors", []), *draft.get("files", [])] if "offset" in part]

@@ -20,6 +20,7 @@ from typing import Callable, Dict, Optional
 from urllib.parse import unquote, urlsplit
 
 from gpuhop_worker import files
+from gpuhop_worker.files import Data
 
 TIMEOUT_S = 60.0
 _RETRY_STATUS = {408, 409, 425, 429, 500, 502, 503, 504}
@@ -70,11 +71,15 @@ class GrantStore:
         """Raises StoreFailure (missing=True when there is no such object)."""
         return self._retry(key, "get", lambda url: _get(key, url))
 
-    def put(self, key: str, body: bytes) -> None:
+    def get_range(self, key: str, start: int, stop: int) -> bytes:
+        """Bytes start..stop-1; fewer where the object ends before."""
+        return self._retry(key, "get", lambda url: _get_range(key, url, start, stop))
+
+    def put(self, key: str, body: Data) -> None:
         """Write or replace. Verified by the store against our MD5 (S3's Content-MD5)."""
         self._retry(key, "put", lambda url: _put(key, url, body))
 
-    def put_once(self, key: str, body: bytes) -> None:
+    def put_once(self, key: str, body: Data) -> None:
         """Write a key that is written once in its life. Where the grant has a create-once address it is used.
 
         "Already there" after a lost answer is success when the bytes are ours; other bytes are a final failure.
@@ -121,17 +126,29 @@ def fetch(url: str, patience_s: float = 120.0) -> bytes:
 
 
 def _get(key: str, url: str) -> bytes:
+    return _read_file(key, url, 0, -1) if url.startswith("file:") else _http(key, "GET", url, None, {})
+
+
+def _get_range(key: str, url: str, start: int, stop: int) -> bytes:
     if url.startswith("file:"):
-        try:
-            return files.read(_path(url))
-        except FileNotFoundError as error:
-            raise StoreFailure(key, "no such object", final=True, missing=True) from error
-        except OSError as error:
-            raise _os_failure(key, error) from error
-    return _http(key, "GET", url, None, {})
+        return _read_file(key, url, start, stop - start)
+    data = _http(key, "GET", url, None, {"Range": f"bytes={start}-{stop - 1}"})
+    # A store that ignores Range answers with the whole object.
+    return data if len(data) <= stop - start else data[start:stop]
 
 
-def _put(key: str, url: str, body: bytes, *, new: bool = False) -> bytes:
+def _read_file(key: str, url: str, start: int, size: int) -> bytes:
+    try:
+        with open(_path(url), "rb") as source:
+            source.seek(start)
+            return source.read(size)
+    except FileNotFoundError as error:
+        raise StoreFailure(key, "no such object", final=True, missing=True) from error
+    except OSError as error:
+        raise _os_failure(key, error) from error
+
+
+def _put(key: str, url: str, body: Data, *, new: bool = False) -> bytes:
     if url.startswith("file:"):
         _put_file(key, _path(url), body, new)
         return b""
@@ -165,7 +182,7 @@ def _path(url: str) -> str:
     return unquote(urlsplit(url).path)
 
 
-def _put_file(key: str, path: str, body: bytes, new: bool) -> None:
+def _put_file(key: str, path: str, body: Data, new: bool) -> None:
     folder = os.path.dirname(path)
     temp = os.path.join(folder, f".tmp-{os.getpid()}-{threading.get_ident()}")
     try:
@@ -205,7 +222,7 @@ def _os_failure(key: str, error: OSError) -> StoreFailure:
     return StoreFailure(key, error.strerror or str(error), final=isinstance(error, PermissionError))
 
 
-def _http(key: str, method: str, url: str, body: Optional[bytes], headers: Dict[str, str]) -> bytes:
+def _http(key: str, method: str, url: str, body: Optional[Data], headers: Dict[str, str]) -> bytes:
     try:
         request = urllib.request.Request(url, data=body, method=method, headers=headers)  # noqa: S310
         with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:  # noqa: S310
@@ -213,6 +230,8 @@ def _http(key: str, method: str, url: str, body: Optional[bytes], headers: Dict[
             _check_length(key, method, answer.headers.get("Content-Length"), data)
             return data
     except urllib.error.HTTPError as error:
+        if error.code == 416:  # a range that begins behind the object's end
+            return b""
         raise _http_failure(key, error.code, _detail(error)) from None
     except (ValueError, http.client.InvalidURL):
         raise StoreFailure(key, "its address is not a valid one", final=True) from None

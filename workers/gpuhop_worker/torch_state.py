@@ -130,6 +130,51 @@ def value_of(data: bytes, entry: Dict[str, Any]) -> Any:
     return plain_state.value_of(data, entry) if entry["dtype"].startswith("numpy:") else tensor_from(data, entry)
 
 
+# ---------------------------------------------------------------- the window
+
+
+def size_of(value: Any) -> int:
+    """Bytes that `bytes_of` will give."""
+    if isinstance(value, Tensor):
+        return value.numel() * value.element_size()
+    return plain_state.size_of(value)
+
+
+def address(value: Any) -> Optional[int]:
+    """Where a tensor's bytes lie, when `bytes_of` gives those very bytes and no copy of them."""
+    if isinstance(value, Tensor) and value.device.type == "cpu" and value.is_contiguous() and not value.is_conj():
+        return value.data_ptr()
+    return None
+
+
+def still(tracked: Dict[str, Any]) -> Set[int]:
+    """Addresses of tensors that nothing but a tracked optimizer's step changes: its parameters and their state, and
+    parameters that are frozen. Parameters that take gradients but belong to no tracked optimizer are not among them,
+    nor are buffers: a forward pass may change those."""
+    found: Set[int] = set()
+    for thing in tracked.values():
+        if isinstance(thing, torch.optim.Optimizer):
+            for group in thing.param_groups:
+                found.update(parameter.data_ptr() for parameter in group["params"])
+            for state in thing.state.values():
+                if isinstance(state, dict):
+                    found.update(v.data_ptr() for v in state.values() if isinstance(v, Tensor))
+        elif isinstance(thing, torch.nn.Module):
+            frozen = [p for p in thing.parameters() if not p.requires_grad]
+            # A module that is frozen as a whole is an average or a teacher: somebody else writes to it.
+            if len(frozen) < sum(1 for _ in thing.parameters()):
+                found.update(parameter.data_ptr() for parameter in frozen)
+    return found - {0}
+
+
+def before_steps(tracked: Dict[str, Any], call: Callable[[], None]) -> bool:
+    """Call before any tracked optimizer steps. False: there is none, so nothing may be copied late."""
+    optimizers = [thing for thing in tracked.values() if isinstance(thing, torch.optim.Optimizer)]
+    for optimizer in optimizers:
+        optimizer.register_step_pre_hook(lambda *arguments: call())
+    return bool(optimizers)
+
+
 # ---------------------------------------------------------------- capture
 
 

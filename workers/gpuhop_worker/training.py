@@ -31,6 +31,7 @@ class Session:
         self._begun = False
         self._early: List[Dict[str, Any]] = []  # logged before the first step, when its index is not known yet
         self._stop = False
+        self._loaders = 0
         self._saver = Saver(config) if config else None
 
     @property
@@ -55,6 +56,16 @@ class Session:
             if not known and not _is_torch_value(thing):
                 raise TypeError(f"{title} has no state_dict() and load_state_dict()")
             self._tracked[title] = thing
+
+    def loader(self, dataset: Any, batch_size: int, **options: Any) -> Any:
+        """Batches whose order and augmentation are exact over hops: `loader.batch(step)`. Options: seed, workers,
+        rank, world, collate, pin; see gpuhop_worker.loading.KeyedLoader."""
+        from gpuhop_worker.loading import KeyedLoader
+
+        made = KeyedLoader(dataset, batch_size, **options)
+        self._loaders += 1
+        self.track(**{f"loader{self._loaders}": made})
+        return made
 
     def steps(self, total: Optional[int] = None, *, per_epoch: Optional[int] = None) -> Iterator[int]:
         """Restore, then yield the index of each step still to be made; save on schedule; leave when told to.
@@ -83,6 +94,7 @@ class Session:
             saver.claim()
             saver.rehearse(self._tracked)
             self._step = self._in_step = saver.restore(self._tracked)
+            saver.hook(self._tracked)
         except (codec.StateError, plain_state.RestoreMismatch, checkpoint.Damaged, Claimed) as error:
             _refuse(error)
         except OSError as error:
@@ -123,9 +135,10 @@ class Session:
     def _last_save(self, saver: Saver) -> None:
         """The last save of a session. A state that was saved at this very step already is enough."""
         if self._step == saver.saved_step:
+            saver.join()
             return
         try:
-            saver.save(self._tracked, self._step)
+            saver.save(self._tracked, self._step, last=True)
         except codec.StateError as error:
             _refuse(error)
         except OSError as error:

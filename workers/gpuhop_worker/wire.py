@@ -12,7 +12,7 @@ import hashlib
 import json
 import re
 import zlib
-from typing import Any, Dict, List, Optional, Tuple, Type, TypeVar
+from typing import Any, ClassVar, Dict, List, Optional, Tuple, Type, TypeVar
 
 FORMAT = 1
 MAX_DOCUMENT = 256 * 1024 * 1024  # bytes; a larger one is refused before it is parsed
@@ -61,10 +61,13 @@ T = TypeVar("T", bound="Document")
 class Document:
     """Base of all documents. `kind` is the class name in lower case and stands in the JSON."""
 
+    FORMATS: ClassVar[Tuple[int, ...]] = (1,)  # that this worker reads; the last one is written
+
     def to_bytes(self) -> bytes:
-        body = dataclasses.asdict(self)
+        # Not asdict: it copies every row of a manifest, and all values are plain JSON already.
+        body = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         body["gpuhop"] = type(self).__name__.lower()
-        body["format"] = FORMAT
+        body["format"] = self.FORMATS[-1]
         return seal(body)
 
     @classmethod
@@ -73,8 +76,8 @@ class Document:
         body = unseal(data)
         if body.get("gpuhop") != cls.__name__.lower():
             raise WireError("this is a {!r}, not a {!r}".format(body.get("gpuhop"), cls.__name__.lower()))
-        if body.get("format") != FORMAT:
-            raise WireError(f"format {body.get('format')!r} is not known here (this worker reads {FORMAT})")
+        if body.get("format") not in cls.FORMATS:
+            raise WireError(f"format {body.get('format')!r} is not known here (this worker reads {cls.FORMATS})")
         fields = dataclasses.fields(cls)
         known = {f.name for f in fields}
         missing = [
@@ -112,6 +115,8 @@ class Grant(Document):
     folder: Optional[str] = None
     every_steps: Optional[int] = None
     every_s: Optional[float] = None
+    every_auto: bool = False
+    mean_life_s: float = 4 * 3600.0  # how long sessions of this platform live, as far as is known
     keep: int = 3
     target_steps: Optional[int] = None
     target_epochs: Optional[int] = None
@@ -182,9 +187,11 @@ class Result(Document):
 class Manifest(Document):
     """The commit record that makes a checkpoint exist. It is written last (I2).
 
-    `blocks`: rows [pack index, offset, stored length, raw length, codec, sha256 of the raw bytes].
+    `blocks`: rows [pack index, offset, stored length, raw length, codec, sha256 of the raw bytes, base row or -1].
     `tensors` and `files` refer to rows `first` up to, not including, `last`.
     """
+
+    FORMATS: ClassVar[Tuple[int, ...]] = (1, 2)
 
     job: str
     token: int

@@ -24,7 +24,7 @@ def command(folder: Path) -> None:
     from gpuhop.demo import director
     from gpuhop.errors import Exit
 
-    _claim(folder)
+    claim(folder)
     began = time.monotonic()
     output.say(
         click.style("gpuhop demo", bold=True) + "  a 2-layer transformer on real text, PyTorch, this machine's CPU"
@@ -37,10 +37,10 @@ def command(folder: Path) -> None:
     job_file = director.write_job(folder.absolute() / "job", machine.steps)
     home = folder.absolute()
     output.say("\n1. Hopping over kaggle, studiolab, oracle and colab (simulated), submitted once:")
-    hopped = _play(home / "hopped", director.HOPPED.format(hour_s=machine.hour_s), job_file, director.KILL_AT)
+    hopped = play(home / "hopped", director.HOPPED.format(hour_s=machine.hour_s), job_file, director.KILL_AT)
     output.say("\n2. The same job, unbroken, in one session:")
-    unbroken = _play(home / "unbroken", director.UNBROKEN.format(hour_s=machine.hour_s), job_file, ())
-    rows = _compare(hopped, unbroken)
+    unbroken = play(home / "unbroken", director.UNBROKEN.format(hour_s=machine.hour_s), job_file, ())
+    rows = show(hopped, unbroken)
     page = _report(folder, hopped, rows)
     output.say(f"\nreport   {page}")
     output.say(f"look on  GPUHOP_HOME={folder / 'hopped'} gpuhop status demo   (or: logs demo)")
@@ -52,7 +52,7 @@ def command(folder: Path) -> None:
 _MARK = ".gpuhop-demo"
 
 
-def _claim(folder: Path) -> None:
+def claim(folder: Path) -> None:
     """Replace our own earlier demo, and nothing else."""
     from gpuhop.errors import InvalidInput
 
@@ -62,7 +62,7 @@ def _claim(folder: Path) -> None:
     (folder / _MARK).touch()
 
 
-def _play(home: Path, config: str, job_file: Path, kills: tuple[float, ...]) -> Outcome:
+def play(home: Path, config: str, job_file: Path, kills: tuple[float, ...]) -> Outcome:
     from gpuhop.cli.demo_view import View
     from gpuhop.demo import director
 
@@ -75,7 +75,7 @@ def _play(home: Path, config: str, job_file: Path, kills: tuple[float, ...]) -> 
         return stage.outcome()
 
 
-def _compare(hopped: Outcome, unbroken: Outcome) -> list[Row]:
+def show(hopped: Outcome, unbroken: Outcome) -> list[Row]:
     from gpuhop.services.comparing import compare
 
     rows = compare(hopped.manifest, unbroken.manifest, hopped.metrics, unbroken.metrics)

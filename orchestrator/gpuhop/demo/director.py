@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -29,6 +29,8 @@ from gpuhop_worker.wire import Manifest
 
 TRAIN_H = 9.0
 """Lab hours of pure training that the demo's job is cut to: more than three of its sessions can give."""
+
+LAB_NAMES = ("kaggle", "colab", "studiolab", "oracle")
 
 KILL_AT = (0.22, 0.6)
 """Silent SIGKILLs: at these shares of the target, whatever session runs then."""
@@ -149,7 +151,7 @@ class Stage:
         code = freeze(Path(spec.code), into=app.settings.home / "frozen")
         self.app = app
         self.target = spec.target.steps or 1
-        self.job_id = submitting.submit(app.parts, spec, code, job_file, "demo").id
+        self.job_id = submitting.submit(app.parts, replace(spec, platforms=()), code, job_file, "demo").id
         self._loop = Loop(app.parts)
         self._kills = list(kills)
         self._offered: dict[str, float] = {}

@@ -20,10 +20,11 @@ class Target:
 
 @dataclass(frozen=True)
 class Every:
-    """How often to save: a number of steps, or seconds of training. Exactly one is set."""
+    """How often to save: a number of steps, seconds of training, or as measured. Exactly one is set."""
 
     steps: int | None = None
     seconds: float | None = None
+    auto: bool = False
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Checkpoint:
 
     mode: CheckpointMode = "api"
     folder: str | None = None
-    every: Every = field(default_factory=lambda: Every(seconds=600.0))
+    every: Every = field(default_factory=lambda: Every(auto=True))
     keep: int = 3
 
 

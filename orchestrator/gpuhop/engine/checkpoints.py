@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from gpuhop.errors import ObjectMissing
-from gpuhop.stores.base import Store
+from gpuhop.stores.base import Entry, Store
 from gpuhop_worker import wire
 from gpuhop_worker.wire import Manifest, WireError
 
@@ -59,23 +59,29 @@ def newest_of(store: Store, job: str, token: int) -> tuple[int, int]:
     return (rows[0][1] if rows else 0), step
 
 
-def sweep(store: Store, job: str, sealed: Mapping[int, int], keep: int) -> list[str]:
-    """Remove checkpoints beyond the newest `keep` that count, and packs that no kept manifest names. Only while the
-    job has no live session. Manifests first, then packs (R34). Returns the removed keys."""
+def doomed(store: Store, job: str, sealed: Mapping[int, int], keep: int) -> list[Entry]:
+    """Checkpoints beyond the newest `keep` that count, and packs that no kept manifest names; in the order in which
+    they may be removed: manifests first (R34). Only while the job has no live session."""
     saved = counting(store, job, sealed, keep)
     good = [one for one in saved if one.manifest is not None]
     if saved and not good:
         return []  # nothing readable: remove nothing, a person may want to look
     kept = {one.key for one in saved}
     needed = {pack["key"] for one in good if one.manifest is not None for pack in one.manifest.packs}
-    every = [entry.key for entry in store.list(wire.job_prefix(job))]
-    manifests = [key for key in every if wire.manifest_place(key) is not None and key not in kept]
-    packs = [key for key in every if _is_pack(key) and key not in needed]
+    every = list(store.list(wire.job_prefix(job)))
+    manifests = [entry for entry in every if wire.manifest_place(entry.key) is not None and entry.key not in kept]
+    packs = [entry for entry in every if _is_pack(entry.key) and entry.key not in needed]
     if len(good) < len(saved):
         packs = []  # a damaged kept manifest may name packs that cannot be known
-    for key in [*manifests, *packs]:
-        store.delete(key)
     return [*manifests, *packs]
+
+
+def sweep(store: Store, job: str, sealed: Mapping[int, int], keep: int) -> list[str]:
+    """Remove what `doomed` names. Returns the removed keys. A crash in between is harmless: the rest goes next time."""
+    going = [entry.key for entry in doomed(store, job, sealed, keep)]
+    for key in going:
+        store.delete(key)
+    return going
 
 
 def _is_pack(key: str) -> bool:

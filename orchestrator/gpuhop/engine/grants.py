@@ -45,6 +45,7 @@ def make(
     code_sha256: str,
     parents: Sequence[Saved],
     profile: Profile,
+    mean_life_s: float,
     time_scale: float,
 ) -> Grant:
     """The session's grant. Its addresses live as long as the session may, and an hour."""
@@ -66,6 +67,8 @@ def make(
         folder=spec.checkpoint.folder,
         every_steps=spec.checkpoint.every.steps,
         every_s=spec.checkpoint.every.seconds,
+        every_auto=spec.checkpoint.every.auto,
+        mean_life_s=mean_life_s,
         keep=spec.checkpoint.keep,
         target_steps=spec.target.steps,
         target_epochs=spec.target.epochs,

@@ -80,6 +80,7 @@ def start_session(parts: Parts, session: SessionRow, parents: list[Saved] | None
         code_sha256=job.code_sha256,
         parents=parents,
         profile=platform.profile,
+        mean_life_s=_mean_life(parts, session),
         time_scale=parts.time_scale,
     )
     parts.store.put(wire.control_key(job.id), Control(token=session.token).to_bytes())
@@ -91,6 +92,16 @@ def start_session(parts: Parts, session: SessionRow, parents: list[Saved] | None
         _refused(parts, session, refusal)
         return
     _launched(parts, session, handle)
+
+
+def _mean_life(parts: Parts, session: SessionRow) -> float:
+    """How long sessions of this platform live, from the ledger's own history: time survived over deaths, with one
+    imagined death after a whole session as the prior."""
+    with parts.db.read() as c:
+        rows = sessions.of_platform(c, session.platform)[-50:]
+    lived = [(row.ended_at - row.started_at).total_seconds() for row in rows if row.ended_at and row.started_at]
+    deaths = sum(row.state is SessionState.LOST and row.started_at is not None for row in rows)
+    return (session.hold_s + sum(lived)) / (1 + deaths)
 
 
 def request(parts: Parts, session: SessionRow, secrets: tuple[str, ...]) -> LaunchRequest:

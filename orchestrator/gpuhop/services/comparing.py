@@ -26,8 +26,8 @@ class Row:
 def compare(a: Manifest, b: Manifest, a_log: Sequence[dict[str, Any]], b_log: Sequence[dict[str, Any]]) -> list[Row]:
     """`a_log`, `b_log`: stitched metrics (gpuhop.services.streams.metrics); who logged a line does not matter."""
     tensors_a, tensors_b = _tensors(a), _tensors(b)
-    is_optimizer = {name for name in tensors_a | tensors_b if ".state." in name}
     is_rng = {name for name in tensors_a | tensors_b if name.startswith("~rng")}
+    is_optimizer = {name for name in tensors_a | tensors_b if ".state." in name} - is_rng
     rows = [
         _row("weights and buffers", tensors_a, tensors_b, lambda name: name not in is_optimizer | is_rng),
         _row("optimizer moments", tensors_a, tensors_b, lambda name: name in is_optimizer),

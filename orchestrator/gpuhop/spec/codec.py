@@ -22,7 +22,7 @@ def encode(spec: JobSpec) -> dict[str, object]:
     "secrets": [...], "outputs": [...], "progress"}. Times and sizes are floats, whatever they were made from.
     """
     target, kept, needs, limits = spec.target, spec.checkpoint, spec.resources, spec.limits
-    every = {"steps": kept.every.steps, "seconds": _float(kept.every.seconds)}
+    every = {"steps": kept.every.steps, "seconds": _float(kept.every.seconds), "auto": kept.every.auto}
     return {
         "version": VERSION,
         "name": spec.name,
@@ -138,7 +138,7 @@ def _decode(top: _Fields) -> JobSpec:
         checkpoint=Checkpoint(
             _mode(kept.text("mode")),
             kept.text_or_none("folder"),
-            Every(every.integer_or_none("steps"), every.float_or_none("seconds")),
+            Every(every.integer_or_none("steps"), every.float_or_none("seconds"), every.boolean("auto")),
             kept.integer("keep"),
         ),
         resources=Resources(

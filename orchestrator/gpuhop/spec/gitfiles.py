@@ -26,7 +26,8 @@ class GitFiles:
 def git_files(folder: Path) -> GitFiles | None:
     """The index's files below `folder`; None outside a git work tree. Raises InvalidInput (git fails or is absent).
 
-    A folder that git itself ignores as a whole is no part of the work tree: None too. The index counts, not the last commit: what is only staged is tracked, and contents come from the disk later.
+    A folder that git itself ignores as a whole is no part of the work tree: None too. The index counts, not the last
+    commit: what is only staged is tracked, and contents come from the disk later.
     """
     if not any((above / ".git").exists() for above in (folder, *folder.parents)):
         return None

@@ -158,9 +158,10 @@ KEYS: tuple[Key, ...] = (
     Key(
         "checkpoint.every",
         "every",
-        "How often to save: `90s`, `10m`, `1h30m`, `200 steps` or `{steps: 200}`.",
+        "How often to save: `auto` (as often as pays, by the measured cost of a save, the link and how long sessions "
+        "live), `90s`, `10m`, `1h30m`, `200 steps` or `{steps: 200}`.",
         "checkpoint: {every: 10m}",
-        default="10m",
+        default="auto",
         words=("interval", "frequency", "save_every", "save_steps"),
     ),
     Key(

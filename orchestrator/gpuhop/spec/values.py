@@ -127,7 +127,9 @@ def number(key: Key) -> Callable[[str], float]:
 
 
 def every(value: str) -> Every:
-    """`200 steps` or a time such as `90s`, `10m`, `1h30m`: Every with one of its two fields set."""
+    """`auto`, `200 steps` or a time such as `90s`, `10m`, `1h30m`: Every with one of its fields set."""
+    if value == "auto":
+        return Every(auto=True)
     steps = re.fullmatch(r"([0-9]{1,12}) *steps?", value)
     if steps:
         if int(steps[1]) < 1:

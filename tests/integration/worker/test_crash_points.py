@@ -150,11 +150,11 @@ def test_killed_at_each_touch_of_the_disk(tmp_path: Path, unbroken: dict[str, An
 
 @pytest.mark.parametrize("size", [4500, 15000, 25000])
 def test_killed_within_a_write(tmp_path: Path, unbroken: dict[str, Any], size: int) -> None:
-    """The kernel kills the script at this very byte of a file: of a snapshot, since metrics are smaller."""
+    """The kernel kills the script when a file passes this size: a snapshot's slot, since metrics are smaller."""
     bench = Bench(tmp_path, {"train.py": BOMB + jobs.PACKED}, **SETTINGS)
     code, output = bench.run({**ENV, "BYTES": str(size)})
     assert (code, bench.result().reason, bench.result().exit_code) == (13, "script_killed", -25), output
-    assert any(p.stat().st_size == size for p in (bench.folder() / "spool").rglob("snap-*/*"))
+    assert not list((bench.folder() / "spool").rglob("draft.json")), "no snapshot is whole"
     finish_job(bench, unbroken, size)
 
 
@@ -165,7 +165,7 @@ def _any_file(folder: Path) -> Callable[[], bool]:
     return lambda: folder.is_dir() and any(folder.iterdir())
 
 
-@pytest.mark.parametrize("part", ["code", "restore", "ctl"])
+@pytest.mark.parametrize("part", ["code", "ctl"])
 def test_killed_while_it_begins(tmp_path: Path, unbroken: dict[str, Any], part: str) -> None:
     bench = Bench(tmp_path, {"train.py": jobs.PACKED}, **SETTINGS)
     first = bench.start(bench.grant(), ENV)

@@ -20,6 +20,8 @@ from tests.support.waiting import until
 from gpuhop_worker import checkpoint
 from gpuhop_worker.checkpoint import Damaged
 from gpuhop_worker.folder import FolderWatch, open_for_writing, put_in_place, scan, whole
+from gpuhop_worker.restore import Restored
+from gpuhop_worker.slots import Slot, SlotKeeper
 from gpuhop_worker.wire import Manifest
 
 SETTLE = 1.0
@@ -34,7 +36,8 @@ class Site:
         self.folder.mkdir()
         self.spool.mkdir()
         self.said: list[str] = []
-        self.watch = FolderWatch(str(self.folder), str(self.spool), SETTLE, self.said.append)
+        self.slots = SlotKeeper(str(root), memory=False)
+        self.watch = FolderWatch(str(self.folder), str(self.spool), self.slots, None, SETTLE, self.said.append)
         self.now = 100.0
 
     def write(self, name: str, body: bytes = b"x") -> Path:
@@ -56,17 +59,33 @@ class Site:
     def take(self) -> bool:
         return self.watch.take(5, {}, self.now)
 
-    def taken(self) -> Manifest:
-        """The newest snapshot as the manifest that would be made of it, its packs renamed as a download names them."""
-        name = sorted(os.listdir(self.spool))[-1]
-        draft = checkpoint.read_draft(str(self.spool / name))
+    def taken(self) -> Restored:
+        """The newest snapshot as it would be restored: the same bytes in a slot."""
+        draft = checkpoint.read_draft(str(self.spool / sorted(os.listdir(self.spool))[-1]))
         assert draft is not None
-        packs = []
-        for pack in draft["packs"]:
-            key = f"jobs/j/t0001/{pack['key']}"
-            (self.spool / name / pack["key"]).rename(self.spool / checkpoint.local_name(key))
-            packs.append({"key": key, "size": pack["size"]})
-        return Manifest("j", 1, 1, draft["step"], "folder", packs, draft["blocks"], files=draft["files"])
+        slot = self.slots.opened(draft["slot"])
+        offsets: dict[str, int] = {}
+        rows: list[dict[str, Any]] = []
+        blocks: list[list[Any]] = []
+        for entry in draft["files"]:
+            first = len(blocks)
+            if "link" not in entry:
+                offsets[entry["path"]] = entry["offset"]
+                for start in range(0, entry["size"], checkpoint.BLOCK):
+                    length = min(checkpoint.BLOCK, entry["size"] - start)
+                    blocks.append([0, 0, length, length, 0, "0" * 64, -1])
+            rows.append({**entry, "first": first, "last": len(blocks)})
+        packs = [{"key": "jobs/j/t0001/pack-000001", "size": 1 << 40}]
+        return Restored(Manifest("j", 1, 1, draft["step"], "folder", packs, blocks, files=rows), slot, offsets)
+
+
+def empty(files: list[dict[str, Any]], folder: Path) -> Restored:
+    """A checkpoint of empty files and links."""
+    manifest = Manifest("j", 1, 1, 1, "folder", [], [], files=files)
+    slot = Slot(str(folder / "slot-of-test"))
+    slot.reserve(1)
+    (folder / "slot-of-test").unlink()
+    return Restored(manifest, slot, {str(file.get("path")): 0 for file in files})
 
 
 @pytest.fixture
@@ -115,7 +134,8 @@ def test_what_was_there_before_the_command_is_nothing_new(tmp_path: Path) -> Non
     (tmp_path / "out").mkdir()
     (tmp_path / "spool").mkdir()
     (tmp_path / "out" / "a").write_bytes(b"x")
-    watch = FolderWatch(str(tmp_path / "out"), str(tmp_path / "spool"), SETTLE, print)
+    keeper = SlotKeeper(str(tmp_path), memory=False)
+    watch = FolderWatch(str(tmp_path / "out"), str(tmp_path / "spool"), keeper, None, SETTLE, print)
     watch.look(0.0, 1)
     assert not watch.ready(10.0)
 
@@ -232,7 +252,7 @@ def test_the_folder_comes_back_byte_for_byte_with_modes_times_and_links(site: Si
     target = tmp_path / "elsewhere" / "out"
     target.mkdir(parents=True)
     (target / "stale").write_bytes(b"from the code archive")
-    put_in_place(site.taken(), str(site.spool), str(target))
+    put_in_place(site.taken(), str(target))
     after = tree(target)
     assert after.pop("absolute") == "ckpt-9" and before.pop("absolute")
     assert after.pop("ckpt-9/absolute") == "../run.sh" and before.pop("ckpt-9/absolute")
@@ -245,7 +265,7 @@ def test_the_newest_file_by_time_stays_the_newest(site: Site, tmp_path: Path) ->
         path = site.write(name)
         os.utime(path, (step, step))
     assert site.ready() and site.take()
-    put_in_place(site.taken(), str(site.spool), str(tmp_path / "again"))
+    put_in_place(site.taken(), str(tmp_path / "again"))
     assert max((tmp_path / "again").iterdir(), key=os.path.getmtime).name == "ckpt-10"
 
 
@@ -257,7 +277,7 @@ def test_links_that_lead_out_are_left_out_and_said_once(site: Site, tmp_path: Pa
     assert site.ready() and site.take()
     site.write("b.json")
     assert site.ready() and site.take()
-    assert [f["path"] for f in site.taken().files] == ["a.json", "b.json"]
+    assert [f["path"] for f in site.taken().manifest.files] == ["a.json", "b.json"]
     assert sorted(site.said) == [
         "the link data leads out of the checkpoint folder, so it is not carried",
         "the link up leads out of the checkpoint folder, so it is not carried",
@@ -330,15 +350,15 @@ def entry(path: str, **more: Any) -> dict[str, Any]:
     ],
 )
 def test_paths_that_lead_out_are_refused_before_a_file_is_written(tmp_path: Path, files: list[dict[str, Any]]) -> None:
-    manifest = Manifest("j", 1, 1, 1, "folder", [], [], files=files)
+    restored = empty(files, tmp_path)
     with pytest.raises(Damaged):
-        put_in_place(manifest, str(tmp_path), str(tmp_path / "deep" / "out"))
+        put_in_place(restored, str(tmp_path / "deep" / "out"))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_links_that_stay_are_made(tmp_path: Path) -> None:
     files = [entry("a/b/c"), entry("a/up", link="../x"), entry("x"), entry("l", link="a/b")]
-    put_in_place(Manifest("j", 1, 1, 1, "folder", [], [], files=files), str(tmp_path), str(tmp_path / "out"))
+    put_in_place(empty(files, tmp_path), str(tmp_path / "out"))
     assert sorted(tree(tmp_path / "out")) == ["a/b/c", "a/up", "l", "x"]
 
 
@@ -346,8 +366,7 @@ def test_a_link_where_the_folder_belongs_is_replaced_and_not_followed(tmp_path: 
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "keep").write_bytes(b"x")
     (tmp_path / "out").symlink_to("other")
-    manifest = Manifest("j", 1, 1, 1, "folder", [], [], files=[entry("a")])
-    put_in_place(manifest, str(tmp_path), str(tmp_path / "out"))
+    put_in_place(empty([entry("a")], tmp_path), str(tmp_path / "out"))
     assert (tmp_path / "other" / "keep").exists()
     assert not (tmp_path / "out").is_symlink()
 

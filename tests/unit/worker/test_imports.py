@@ -10,7 +10,12 @@ import pytest
 from tests.support.sessions import WORKERS
 
 FILES = sorted(WORKERS.rglob("*.py"))
-EXTRA = {"torch_state.py": {"torch"}, "plain_state.py": {"numpy"}, "codecs.py": {"numpy", "zstandard"}}
+EXTRA = {
+    "torch_state.py": {"torch"},
+    "loading.py": {"torch"},
+    "plain_state.py": {"numpy"},
+    "codecs.py": {"numpy", "zstandard"},
+}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.name)

@@ -11,50 +11,44 @@ from typing import Any
 
 import pytest
 import torch
+from tests.support import states
+from tests.support.states import Shelf
 from torch import nn
 
-from gpuhop_worker import checkpoint, torch_state
+from gpuhop_worker import containers, torch_state
 from gpuhop_worker.codec import StateError
 from gpuhop_worker.plain_state import RestoreMismatch
 from gpuhop_worker.saving import tensor_source
+from gpuhop_worker.slots import Slot
 from gpuhop_worker.wire import Manifest
 
 pytestmark = pytest.mark.torch
 
 
 class Store:
-    """Saves and restores through real packs and a real manifest in a folder."""
+    """Saves and restores through real packs and a real manifest."""
 
     def __init__(self, folder: Any) -> None:
-        self.folder = folder
+        self.slot = Slot(str(folder / "slot"))
+        self.shelf = Shelf()
         self.manifest: Manifest | None = None
 
     def save(self, **tracked: Any) -> None:
         body, found = torch_state.capture(tracked)
-        writer = checkpoint.PackWriter(str(self.folder), pack_size=1000, block_size=300)
-        rows = []
+        parts: list[states.Part] = []
         for name, value in found.tensors:
-            first, last = writer.add(torch_state.bytes_of(value))
-            rows.append(dict(torch_state.entry_of(name, value), first=first, last=last))
-        rows += [{"name": name, "alias": target} for name, target in found.aliases]
-        writer.close()
-        packs = []
-        for number, pack in enumerate(writer.packs):
-            key = f"t0001/pack-{number:06d}"
-            (self.folder / pack["key"]).rename(self.folder / checkpoint.local_name(key))
-            packs.append({"key": key, "size": pack["size"]})
-        manifest = Manifest("j", 1, 1, 1, "api", packs, writer.blocks, tensors=rows, state=body)
-        self.manifest = Manifest.from_bytes(manifest.to_bytes())
+            entry = torch_state.entry_of(name, value)
+            raw = bytes(torch_state.bytes_of(value))
+            assert len(raw) == torch_state.size_of(value)
+            parts.append((entry, raw, *containers.number_of(entry["dtype"])))
+        parts += [({"name": name, "alias": target}, b"", 1, False) for name, target in found.aliases]
+        self.manifest, _, _ = states.save(self.shelf, parts, None, self.slot, body, block=304, pack=1000)
 
     def load(self, **tracked: Any) -> None:
         assert self.manifest is not None
-        checkpoint.verify(self.manifest, str(self.folder))
-        reader = checkpoint.PackReader(self.manifest, str(self.folder))
-        try:
-            source = tensor_source(torch_state, self.manifest, reader)
-            torch_state.restore(tracked, self.manifest.state, source)
-        finally:
-            reader.close()
+        offsets = states.fill(self.shelf, self.manifest, self.slot)
+        source = tensor_source(torch_state, self.manifest, self.slot, offsets)
+        torch_state.restore(tracked, self.manifest.state, source)
 
     def problems(self, **tracked: Any) -> list[str]:
         """The differences that a load is refused with. Nothing of `tracked` may have changed."""

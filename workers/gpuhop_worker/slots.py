@@ -1,0 +1,144 @@
+"""Memory that the user's process and the runner share: the newest state, raw, and the one before it.
+
+Two slots take turns; a third, a file, takes a session's last snapshot when the one before it has not left yet.
+On Linux the two are anonymous memory files of the runner (memfd): copying into them runs at the speed of memory,
+nothing is written back to a disk, and they vanish with the runner, however it dies. Elsewhere they are files in the
+session's folder. A command that crashes leaves its last whole snapshot in a slot.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from typing import Any, List, Optional, Tuple
+
+from gpuhop_worker import files
+
+ALIGN = 64  # bytes; every tensor begins on a cache line
+NAMES = ("a", "b", "c")
+
+
+def layout(sizes: List[int]) -> Tuple[List[int], int]:
+    """(offset of each part, whole size)."""
+    offsets, place = [], 0
+    for size in sizes:
+        offsets.append(place)
+        place += -(-size // ALIGN) * ALIGN
+    return offsets, place
+
+
+class Slot:
+    """One of the two, mapped. `path` may be a plain file or /proc/<runner>/fd/<number>."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._map: Optional[mmap.mmap] = None
+
+    def reserve(self, size: int) -> None:
+        """Make room for `size` bytes, really: raises OSError (ENOSPC) now rather than a bus error while copying."""
+        if self._map is not None and len(self._map) >= size:
+            return
+        self.close()
+        handle = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            _allocate(handle, max(size, mmap.PAGESIZE))
+            self._map = mmap.mmap(handle, max(size, mmap.PAGESIZE))
+        finally:
+            os.close(handle)
+
+    def view(self, offset: int, size: int) -> memoryview:
+        """Writable bytes of a reserved slot."""
+        assert self._map is not None
+        return memoryview(self._map)[offset : offset + size]
+
+    def open(self) -> None:
+        """Map what is there, to read it."""
+        handle = os.open(self._path, os.O_RDWR)
+        try:
+            size = os.fstat(handle).st_size
+            if self._map is not None and len(self._map) == size:
+                return
+            self.close()
+            self._map = mmap.mmap(handle, size)
+        finally:
+            os.close(handle)
+
+    def close(self) -> None:
+        """Silent while somebody still holds a view: the mapping then lives as long as the view does."""
+        mapped, self._map = self._map, None
+        if mapped is not None:
+            try:
+                mapped.close()
+            except BufferError:
+                pass
+
+
+def _allocate(handle: int, size: int) -> None:
+    if os.fstat(handle).st_size >= size:
+        return
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(handle, 0, size)
+        return
+    zeros = bytes(1 << 20)
+    place = os.lseek(handle, 0, os.SEEK_END)
+    while place < size:
+        place += os.write(handle, zeros[: size - place])
+
+
+class Picker:
+    """Which slot the next snapshot may use: never the last committed one (the base of differences), never one that is
+    on its way. `restored`: the slot that holds the state this session began with."""
+
+    def __init__(self, restored: Optional[str] = None) -> None:
+        self._taken: List[str] = [restored] if restored else []
+
+    def pick(self, waiting: bool) -> str:
+        """`waiting`: the snapshot before has not left yet."""
+        busy = self._taken[-2:] if waiting else self._taken[-1:]
+        return next(name for name in NAMES if name not in busy)
+
+    def took(self, name: str) -> None:
+        self._taken.append(name)
+
+
+class SlotKeeper:
+    """The runner's side: makes the slots and tells their paths. `folder`: for those that are files."""
+
+    def __init__(self, folder: str, *, memory: bool) -> None:
+        self._handles: List[int] = []
+        self._memory = memory
+        self.paths = {name: self._make(folder, name) for name in NAMES}
+        self._slots = {name: Slot(path) for name, path in self.paths.items()}
+
+    def _make(self, folder: str, name: str) -> str:
+        if self._memory and name != "c" and hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd"):
+            handle = os.memfd_create(f"gpuhop-{name}")
+            self._handles.append(handle)
+            return f"/proc/{os.getpid()}/fd/{handle}"
+        path = os.path.join(folder, f"slot-{name}")
+        files.remove(path)
+        return path
+
+    def slot(self, name: str) -> Slot:
+        return self._slots[name]
+
+    def opened(self, name: str) -> Slot:
+        """With what another process wrote into it."""
+        self._slots[name].open()
+        return self._slots[name]
+
+    def close(self) -> None:
+        for slot in self._slots.values():
+            slot.close()
+        for handle in self._handles:
+            os.close(handle)
+        self._handles.clear()
+
+
+def copy(target: memoryview, source: Any) -> None:
+    """Bytes to bytes, with the interpreter lock released where NumPy is there (memoryview assignment holds it)."""
+    numpy = files.loaded("numpy")
+    if numpy is None:
+        target[:] = source
+        return
+    numpy.copyto(numpy.frombuffer(target, numpy.uint8), numpy.frombuffer(source, numpy.uint8))
