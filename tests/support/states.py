@@ -17,9 +17,9 @@ class Shelf:
         self.packs: dict[str, bytes] = {}
         self.reads = 0
 
-    def emit(self, body: bytes | bytearray) -> str:
+    def emit(self, body: list[Any]) -> str:
         key = f"jobs/j/t0001/pack-{len(self.packs) + 1:06d}"
-        self.packs[key] = bytes(body)
+        self.packs[key] = b"".join(body)
         return key
 
     def get_range(self, key: str, start: int, stop: int) -> bytes:

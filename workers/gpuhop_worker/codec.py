@@ -10,7 +10,7 @@ import base64
 import collections
 import json
 import math
-from typing import Any, Callable, Optional
+from typing import Any, Callable, List, Optional
 
 TAG = "~"  # a dict with this one key is a tag; a user's dict that has it is itself tagged
 BIG = 2000  # bits; Python refuses to read or print longer decimal numbers than its limit, 640 digits at least
@@ -45,9 +45,9 @@ def _encode(value: Any, lift: Lift, path: str) -> Any:
     if kind is bytes:
         return {TAG: "b", "v": base64.b64encode(value).decode("ascii")}
     if kind is list:
-        return [_encode(item, lift, f"{path}[{i}]") for i, item in enumerate(value)]
+        return _items(value, lift, path)
     if kind is tuple:
-        return {TAG: "t", "v": [_encode(item, lift, f"{path}[{i}]") for i, item in enumerate(value)]}
+        return {TAG: "t", "v": _items(value, lift, path)}
     if kind in _DICTS:
         return _encode_dict(value, lift, path)
     if kind in (set, frozenset):
@@ -60,6 +60,13 @@ def _encode(value: Any, lift: Lift, path: str) -> Any:
             "whose state_dict() holds numbers, text, bytes, lists, dicts and tensors"
         )
     return {TAG: "x", "v": lifted}
+
+
+def _items(value: Any, lift: Lift, path: str) -> List[Any]:
+    # Python's generator holds 625 numbers: they need no look at each.
+    if len(value) > 64 and all(type(item) is int and -(1 << 63) <= item < 1 << 64 for item in value):
+        return list(value)
+    return [_encode(item, lift, f"{path}[{i}]") for i, item in enumerate(value)]
 
 
 def _encode_dict(value: Any, lift: Lift, path: str) -> Any:

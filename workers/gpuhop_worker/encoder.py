@@ -17,7 +17,7 @@ from gpuhop_worker.wire import Manifest
 
 PACK = 32 * 1024 * 1024  # stored bytes after which a pack is handed on
 MOST_BASES = 4  # differences in a row; then a block is stored whole again
-LEAST_SHARED = 4096  # smaller blocks are shipped again: a reference would keep a whole old pack alive for them
+LEAST_SHARED = 4096  # a smaller block alone keeps no old pack alive: it is shipped again
 SMALL = 64 * 1024  # parts below this are too small for a trial: stored raw
 
 
@@ -65,26 +65,25 @@ class _Row:
 
 
 class Encoder:
-    """One snapshot on its way. `emit(body)` takes a full pack away, for good, and returns its key in the store;
-    `fresh()` gives an empty buffer for the next one (used ones save the page faults of new memory)."""
+    """One snapshot on its way. `emit(pieces)` takes a full pack away and returns its key in the store. Pieces that were
+    not coded are views into the slot, not copies: they stay as they are until the snapshot has been shipped."""
 
     def __init__(
         self,
         known: Optional[Known],
-        emit: Callable[[bytearray], str],
+        emit: Callable[[List[Bytes]], str],
         *,
         code: bool = True,
-        fresh: Callable[[], bytearray] = bytearray,
         block: int = BLOCK,
         pack: int = PACK,
     ) -> None:
         self._known = known
         self._emit = emit
         self._code = code and codecs.available()
-        self._fresh = fresh
         self._block = block
         self._pack = pack
-        self._body = fresh()
+        self._body: List[Bytes] = []
+        self._size = 0  # bytes in _body
         self._packs: List[Dict[str, Any]] = []
         self._pack_of: Dict[str, int] = {}  # key of an older pack -> its index here
         self._open: Optional[int] = None  # index of the pack that `_body` will be
@@ -127,11 +126,13 @@ class Encoder:
     def _find(self, digest: str, size: int) -> Optional[_Row]:
         if digest in self._here:
             return self._here[digest]
-        if size < LEAST_SHARED:
+        index = -1 if self._known is None else self._known.by_hash.get(digest, -1)
+        if self._known is None or index < 0:
             return None
-        if self._known is not None and digest in self._known.by_hash:
-            return self._import(self._known, self._known.by_hash[digest])
-        return None
+        pack = self._known.manifest.packs[self._known.manifest.blocks[index][0]]["key"]
+        if size < LEAST_SHARED and pack not in self._pack_of:
+            return None
+        return self._import(self._known, index)
 
     def _import(self, known: Known, index: int) -> _Row:
         """A row of the known manifest, with the rows under it."""
@@ -182,18 +183,19 @@ class Encoder:
         if self._open is None:
             self._open = len(self._packs)
             self._packs.append({"key": "", "size": 0})
-        row = _Row(self._open, [len(self._body), len(stored), len(raw), codec, digest], base)
-        self._body += stored
+        row = _Row(self._open, [self._size, len(stored), len(raw), codec, digest], base)
+        self._body.append(stored)
+        self._size += len(stored)
         self._here[digest] = row
-        if len(self._body) >= self._pack:
+        if self._size >= self._pack:
             self._flush()
         return row
 
     def _flush(self) -> None:
         if self._open is None:
             return
-        body, self._body = self._body, self._fresh()
-        size = len(body)
+        body, size = self._body, self._size
+        self._body, self._size = [], 0
         self._packs[self._open].update(key=self._emit(body), size=size)
         self.shipped_bytes += size
         self._open = None

@@ -11,6 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 from gpuhop_worker import checkpoint, containers, wire
+from gpuhop_worker.checkpoint import Bytes
 from gpuhop_worker.encoder import Encoder, Known
 from gpuhop_worker.restore import Restored
 from gpuhop_worker.slots import SlotKeeper
@@ -33,7 +34,7 @@ class _Pending:
         self.name = name
         self.seq = seq
         self.keys: List[str] = []
-        self.unsent: Dict[str, bytearray] = {}  # packs whose upload failed
+        self.unsent: Dict[str, List[Bytes]] = {}  # packs whose upload failed
         self.coded: Optional[Dict[str, Any]] = None  # packs, blocks, tensors, files
         self.manifest: Optional[Manifest] = None
 
@@ -72,7 +73,6 @@ class Shipper:
         ] = []  # own (manifest key, own pack keys, manifest), oldest first
         self._lock = threading.Lock()
         self._link = 0.0  # bytes per second, as measured
-        self._buffers: List[bytearray] = []  # packs' memory, used again
         self.saved_step = 0
         self.saved_seq = 0
         self.ship_s = 0.0  # that the last checkpoint took
@@ -165,7 +165,7 @@ class Shipper:
         room = threading.Semaphore(UPLOADS)
         with ThreadPoolExecutor(UPLOADS) as pool:
 
-            def emit(body: bytearray) -> str:
+            def emit(body: List[Bytes]) -> str:
                 self._pack += 1
                 key = self._next_key("pack", self._pack)
                 pending.keys.append(key)
@@ -173,7 +173,7 @@ class Shipper:
                 futures.append(pool.submit(self._upload, pending, key, body, room))
                 return key
 
-            encoder = Encoder(self._known, emit, code=self._link < FAST_LINK, fresh=self._buffer)
+            encoder = Encoder(self._known, emit, code=self._link < FAST_LINK)
             tensors = [self._tensor(encoder, slot, entry) for entry in draft.get("tensors", [])]
             found = [self._file(encoder, slot, entry) for entry in draft.get("files", [])]
             packs, blocks = encoder.finish()
@@ -183,16 +183,11 @@ class Shipper:
         self.raw_bytes, self.shipped_bytes = encoder.raw_bytes, encoder.shipped_bytes
         return {"packs": packs, "blocks": blocks, "tensors": tensors, "files": found}
 
-    def _buffer(self) -> bytearray:
-        return self._buffers.pop() if self._buffers else bytearray()
-
-    def _upload(self, pending: _Pending, key: str, body: bytearray, room: threading.Semaphore) -> float:
+    def _upload(self, pending: _Pending, key: str, body: List[Bytes], room: threading.Semaphore) -> float:
         """Bytes per second. A failure is kept for the retry, not raised: the other packs go on."""
-        began, size = time.monotonic(), len(body)
+        began, size = time.monotonic(), sum(len(piece) for piece in body)
         try:
             self._store.put_once(key, body)
-            body.clear()
-            self._buffers.append(body)
         except StoreFailure:
             pending.unsent[key] = body
         finally:

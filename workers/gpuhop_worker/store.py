@@ -14,13 +14,13 @@ import os
 import random
 import threading
 import time
-import urllib.error
-import urllib.request
-from typing import Callable, Dict, Optional
+from typing import Callable, Dict, List, Optional, Union
 from urllib.parse import unquote, urlsplit
 
-from gpuhop_worker import files
+from gpuhop_worker import connections, files
 from gpuhop_worker.files import Data
+
+Body = Union[Data, List[Data]]  # whole, or in pieces that follow each other
 
 TIMEOUT_S = 60.0
 _RETRY_STATUS = {408, 409, 425, 429, 500, 502, 503, 504}
@@ -75,11 +75,11 @@ class GrantStore:
         """Bytes start..stop-1; fewer where the object ends before."""
         return self._retry(key, "get", lambda url: _get_range(key, url, start, stop))
 
-    def put(self, key: str, body: Data) -> None:
+    def put(self, key: str, body: Body) -> None:
         """Write or replace. Verified by the store against our MD5 (S3's Content-MD5)."""
         self._retry(key, "put", lambda url: _put(key, url, body))
 
-    def put_once(self, key: str, body: Data) -> None:
+    def put_once(self, key: str, body: Body) -> None:
         """Write a key that is written once in its life. Where the grant has a create-once address it is used.
 
         "Already there" after a lost answer is success when the bytes are ours; other bytes are a final failure.
@@ -92,7 +92,7 @@ class GrantStore:
         except StoreFailure as failure:
             if not failure.taken or not self.granted(key, "get"):
                 raise
-            if self.get(key) != body:
+            if self.get(key) != b"".join(_pieces(body)):
                 raise
 
     def delete(self, key: str) -> None:
@@ -148,19 +148,20 @@ def _read_file(key: str, url: str, start: int, size: int) -> bytes:
         raise _os_failure(key, error) from error
 
 
-def _put(key: str, url: str, body: Data, *, new: bool = False) -> bytes:
+def _put(key: str, url: str, body: Body, *, new: bool = False) -> bytes:
     if url.startswith("file:"):
         _put_file(key, _path(url), body, new)
         return b""
+    pieces = _pieces(body)
     headers = {
         # Without an explicit type urllib sends x-www-form-urlencoded, which moto stores as an empty object.
         "Content-Type": "application/octet-stream",
-        "Content-MD5": base64.b64encode(hashlib.md5(body, usedforsecurity=False).digest()).decode("ascii"),
-        "Content-Length": str(len(body)),
+        "Content-MD5": _md5(pieces),
+        "Content-Length": str(sum(len(piece) for piece in pieces)),
     }
     if new:
         headers["If-None-Match"] = "*"
-    return _http(key, "PUT", url, body, headers)
+    return _http(key, "PUT", url, pieces, headers)
 
 
 def _delete(key: str, url: str) -> bytes:
@@ -178,17 +179,29 @@ def _delete(key: str, url: str) -> bytes:
         raise
 
 
+def _pieces(body: Body) -> List[Data]:
+    return body if isinstance(body, list) else [body]
+
+
+def _md5(pieces: List[Data]) -> str:
+    digest = hashlib.md5(usedforsecurity=False)
+    for piece in pieces:
+        digest.update(piece)
+    return base64.b64encode(digest.digest()).decode("ascii")
+
+
 def _path(url: str) -> str:
     return unquote(urlsplit(url).path)
 
 
-def _put_file(key: str, path: str, body: Data, new: bool) -> None:
+def _put_file(key: str, path: str, body: Body, new: bool) -> None:
     folder = os.path.dirname(path)
     temp = os.path.join(folder, f".tmp-{os.getpid()}-{threading.get_ident()}")
     try:
         os.makedirs(folder, exist_ok=True)
         with open(temp, "wb") as out:
-            out.write(body)
+            for piece in _pieces(body):
+                out.write(piece)
             out.flush()
             os.fsync(out.fileno())
         if new:
@@ -222,31 +235,20 @@ def _os_failure(key: str, error: OSError) -> StoreFailure:
     return StoreFailure(key, error.strerror or str(error), final=isinstance(error, PermissionError))
 
 
-def _http(key: str, method: str, url: str, body: Optional[Data], headers: Dict[str, str]) -> bytes:
+def _http(key: str, method: str, url: str, body: Optional[List[Data]], headers: Dict[str, str]) -> bytes:
     try:
-        request = urllib.request.Request(url, data=body, method=method, headers=headers)  # noqa: S310
-        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:  # noqa: S310
-            data: bytes = answer.read()
-            _check_length(key, method, answer.headers.get("Content-Length"), data)
-            return data
-    except urllib.error.HTTPError as error:
-        if error.code == 416:  # a range that begins behind the object's end
-            return b""
-        raise _http_failure(key, error.code, _detail(error)) from None
+        status, found, data = connections.call(method, url, body, headers, TIMEOUT_S)
     except (ValueError, http.client.InvalidURL):
         raise StoreFailure(key, "its address is not a valid one", final=True) from None
-    except (TimeoutError, urllib.error.URLError, http.client.HTTPException, OSError) as error:
+    except (http.client.HTTPException, OSError) as error:
         # The address is a secret: only the reason is told.
-        reason = getattr(error, "reason", error)
-        raise StoreFailure(key, f"cannot reach the store ({reason})", final=False) from None
-
-
-def _detail(error: urllib.error.HTTPError) -> str:
-    try:
-        with error:
-            return error.read(2000).decode("utf-8", "replace")
-    except (OSError, http.client.HTTPException):
-        return ""
+        raise StoreFailure(key, f"cannot reach the store ({error or type(error).__name__})", final=False) from None
+    if status == 416:  # a range that begins behind the object's end
+        return b""
+    if not 200 <= status < 300:
+        raise _http_failure(key, status, data[:2000].decode("utf-8", "replace"))
+    _check_length(key, method, found.get("content-length"), data)
+    return data
 
 
 def _check_length(key: str, method: str, said: Optional[str], data: bytes) -> None:

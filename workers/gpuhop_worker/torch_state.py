@@ -62,13 +62,7 @@ def _storage_key(tensor: Tensor) -> Optional[Tuple[Any, ...]]:
     """Equal keys = the same elements in the same memory (tied weights). None for empty tensors."""
     if tensor.numel() == 0 or tensor.is_sparse:
         return None
-    return (
-        str(tensor.device),
-        tensor.data_ptr(),
-        tuple(tensor.shape),
-        tuple(tensor.stride()),
-        str(tensor.dtype),
-    )
+    return (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
 
 
 class Capture(plain_state.Capture):
@@ -105,6 +99,9 @@ class Capture(plain_state.Capture):
 
 def _refuse_odd(value: Tensor, path: str) -> None:
     """Raises StateError for a tensor that is more than a dtype, a shape, strides and bytes."""
+    plain = type(value) in (Tensor, torch.nn.Parameter) and value.layout is torch.strided
+    if plain and not (value.is_quantized or value.is_meta):
+        return  # nearly all are, and there may be hundreds
     own_dispatch = getattr(type(value), "__torch_dispatch__", None)
     if own_dispatch not in (None, getattr(Tensor, "__torch_dispatch__", None)):
         raise StateError(f"{path} is a {type(value).__name__}, a kind of tensor that cannot be saved yet")
