@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: demo test test-slow lint fmt clean bench
+.PHONY: demo test test-slow lint fmt clean bench bench-checkpoint
 
 demo: $(STAMP)
 	$(BIN)/gpuhop demo
@@ -27,9 +27,15 @@ fmt: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python benchmarks/startup.py
 
+# Against other engines and clients: they are installed into a venv of their own (several minutes, see the file).
+bench-checkpoint: $(STAMP)
+	test -x .venv-bench/bin/python || $(PYTHON) -m venv .venv-bench
+	.venv-bench/bin/pip install -q -r benchmarks/requirements.txt
+	PYTHONPATH=orchestrator:workers:. .venv-bench/bin/python benchmarks/checkpoint/run.py --write docs/bench-checkpoint.md
+
 $(STAMP): pyproject.toml constraints.txt tools/install.py
 	$(PYTHON) tools/install.py
 	@touch $(STAMP)
 
 clean:
-	rm -rf .venv gpuhop-demo .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf .venv .venv-bench gpuhop-demo gpuhop-drill .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

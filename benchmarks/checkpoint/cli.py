@@ -12,6 +12,7 @@ import platform
 import subprocess
 import sys
 import tempfile
+import time
 import traceback
 from pathlib import Path
 
@@ -79,11 +80,42 @@ def measure(key: str, quick: bool) -> list[Row]:
         run = str(Path(__file__).with_name("run.py"))
         command = [sys.executable, run, "--internal", "row", key, "quick" if quick else "full", out.name]
         environment = dict(os.environ, PYTHONHASHSEED="0", TOKENIZERS_PARALLELISM="false", HF_HUB_OFFLINE="1")
+        meter = Others()
         code = subprocess.run(command, env=environment, check=False).returncode
+        others = meter.cores()
         text = out.read()
     if code != 0 or not text:
         return [Row(key, "", lines=[], verdicts=[f"not measured: exit {code} MISSED"])]
-    return [Row.from_json(body) for body in json.loads(text)]
+    rows = [Row.from_json(body) for body in json.loads(text)]
+    for row in rows:
+        row.samples += f"; meanwhile other programs used {others:.1f} of {os.cpu_count()} cores"
+    return rows
+
+
+class Others:
+    """What else the machine did: wall times are worth little where that is much."""
+
+    def __init__(self) -> None:
+        self._busy, self._own, self._began = _busy_s(), _own_s(), time.monotonic()
+
+    def cores(self) -> float:
+        """CPU seconds of other programs per second, so far."""
+        foreign = (_busy_s() - self._busy) - (_own_s() - self._own)
+        return max(0.0, foreign / (time.monotonic() - self._began))
+
+
+def _busy_s() -> float:
+    """CPU seconds of the whole machine, all but idle and waiting; 0 where nobody says so."""
+    try:
+        ticks = [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+    except OSError:
+        return 0.0
+    return (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")
+
+
+def _own_s() -> float:
+    """This process and all its children that have ended."""
+    return sum(os.times()[:4])
 
 
 def internal(name: str, rest: list[str]) -> int:

@@ -69,7 +69,7 @@ def rows(quick: bool) -> list[Row]:
         "<= 3 %",
         f"{rounds} blocks of {steps} steps each, in turns; 1 compute thread, runner on the other core",
     )
-    base = median(s.wall for s in found[PLAIN])
+    base, base_cpu = median(s.wall for s in found[PLAIN]), median(s.thread for s in found[PLAIN])
     for name, samples in found.items():
         wall, thread = median(s.wall for s in samples), median(s.thread for s in samples)
         figures = f"step {ms(wall)} wall, {ms(thread)} CPU of the training thread"
@@ -77,7 +77,7 @@ def rows(quick: bool) -> list[Row]:
             done = loop.saves[name]
             cost = told[name]["cpu"] / max(1, told[name]["raw"]) * 1e9
             figures += f"; {done} saves in {rounds * steps} steps; runner {cost:.2f} CPU s/GB"
-        row.add(name, figures, f"{wall / base:.3f} x")
+        row.add(name, figures, f"wall {wall / base:.3f} x, CPU {thread / base_cpu:.3f} x")
     for name in (CODED, RAW):
         pairs = [saving.wall / plain.wall - 1 for saving, plain in zip(found[name], found[PLAIN], strict=True)]
         row.judge(f"% slower ({name.rpartition(' ')[2]})", median(pairs) * 100, 3.0, "{:.1f}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +20,9 @@ from gpuhop.errors import InvalidInput
 from gpuhop.platforms.base import Platform
 from gpuhop.settings import LabSettings, Settings
 from gpuhop.stores.base import Store
+
+
+log = logging.getLogger("gpuhop")
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,14 @@ class App:
 
     @cached_property
     def platforms(self) -> dict[str, Platform]:
-        return {name: self._platform(profile) for name, profile in self.profiles.items()}
+        """Those that can be made; one bad row disables itself alone, and `doctor` names it."""
+        found = {}
+        for name, profile in self.profiles.items():
+            try:
+                found[name] = self._platform(profile)
+            except InvalidInput as error:
+                log.warning("%s", error.fact, extra={"action": "platform-broken"})
+        return found
 
     def _platform(self, profile: Profile) -> Platform:
         module, _, name = profile.adapter.partition(":")
