@@ -21,7 +21,6 @@ from gpuhop.platforms.base import Platform
 from gpuhop.settings import LabSettings, Settings
 from gpuhop.stores.base import Store
 
-
 log = logging.getLogger("gpuhop")
 
 
