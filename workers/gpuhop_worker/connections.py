@@ -12,6 +12,15 @@ from urllib.parse import unquote, urljoin, urlsplit
 Sendable = Union[bytes, bytearray, memoryview]
 Reply = Tuple[int, Dict[str, str], bytes]  # status, headers with lower-case names, body
 
+
+class _Pool(Dict[str, http.client.HTTPConnection]):
+    """A thread's open connections, closed when the thread is gone."""
+
+    def __del__(self) -> None:
+        for connection in self.values():
+            connection.close()
+
+
 _local = threading.local()
 _STALE = (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError, ConnectionAbortedError)
 
@@ -33,7 +42,7 @@ def _once(
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError("not an http address")
-    pool: Dict[str, http.client.HTTPConnection] = _local.__dict__.setdefault("pool", {})
+    pool: _Pool = _local.__dict__.setdefault("pool", _Pool())
     place = f"{parts.scheme}://{parts.netloc}"
     kept = pool.pop(place, None)
     if kept is not None:
@@ -47,7 +56,7 @@ def _once(
 def _talk(
     connection: http.client.HTTPConnection,
     place: str,
-    pool: Dict[str, http.client.HTTPConnection],
+    pool: _Pool,
     method: str,
     url: str,
     body: Optional[Iterable[Sendable]],
