@@ -24,7 +24,8 @@ class Row:
 
 
 def compare(a: Manifest, b: Manifest, a_log: Sequence[dict[str, Any]], b_log: Sequence[dict[str, Any]]) -> list[Row]:
-    """`a_log`, `b_log`: stitched metrics (gpuhop.services.streams.metrics); who logged a line does not matter."""
+    """`a_log`, `b_log`: stitched metrics (gpuhop.services.streams.metrics); who logged a line does not matter.
+    Kinds of which neither run has a piece are left out; nothing at all to compare is not equality."""
     tensors_a, tensors_b = _tensors(a), _tensors(b)
     is_rng = {name for name in tensors_a | tensors_b if name.startswith("~rng")}
     is_optimizer = {name for name in tensors_a | tensors_b if ".state." in name} - is_rng
@@ -40,7 +41,7 @@ def compare(a: Manifest, b: Manifest, a_log: Sequence[dict[str, Any]], b_log: Se
         ),
         _row("logged values", _values(a_log), _values(b_log), lambda name: True),
     ]
-    return rows
+    return [row for row in rows if row.count] or [Row("state", 0, ())]
 
 
 def _tensors(manifest: Manifest) -> dict[str, str]:
