@@ -58,7 +58,7 @@ def load(shelf: Any, manifest: Manifest) -> dict[str, bytes]:
     reader = restore.BlockReader(manifest, shelf)
     parts = [part for part in [*manifest.tensors, *manifest.files] if "alias" not in part]
     return {
-        restore.part_name(part): b"".join(reader.block(row) for row in manifest.blocks[part["first"] : part["last"]])
+        checkpoint.part_name(part): b"".join(reader.block(row) for row in manifest.blocks[part["first"] : part["last"]])
         for part in parts
     }
 

@@ -72,6 +72,11 @@ def _check_rows(manifest: Manifest, name: str) -> None:
             raise Damaged(name, f"{part['name']} is another name of {part['alias']}, which is not there")
 
 
+def part_name(part: Dict[str, Any]) -> str:
+    """What a tensor or a file is called."""
+    return str(part["name"] if "name" in part else part["path"])
+
+
 def base_of(row: List[Any]) -> int:
     """Index of the row that a difference refers to, -1 for none. Rows of format 1 have none."""
     return int(row[6]) if len(row) > 6 else -1

@@ -11,7 +11,7 @@ import hashlib
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from gpuhop_worker import codecs
-from gpuhop_worker.checkpoint import BLOCK, Bytes, base_of
+from gpuhop_worker.checkpoint import BLOCK, Bytes, base_of, part_name
 from gpuhop_worker.slots import Slot
 from gpuhop_worker.wire import Manifest
 
@@ -32,7 +32,7 @@ class Known:
         self._offsets = offsets or {}
         self.by_hash = {row[5]: i for i, row in enumerate(manifest.blocks)}
         parts = [part for part in [*manifest.tensors, *manifest.files] if "alias" not in part]
-        self._parts = {str(part.get("name", part.get("path"))): part for part in parts}
+        self._parts = {part_name(part): part for part in parts}
 
     def place(self, name: str, start: int, size: int) -> Optional[Tuple[int, memoryview]]:
         """(row, raw bytes) of the block of `size` bytes at `start` of the part of this name, while it is there."""

@@ -76,14 +76,10 @@ def _fetch(key: str, job: str, store: GrantStore, slot: Slot, between: Callable[
         return _fill(manifest, store, slot, between)  # once more: it may have been damaged on its way
 
 
-def part_name(part: Dict[str, Any]) -> str:
-    return str(part["name"] if "name" in part else part["path"])
-
-
 def part_sizes(manifest: Manifest) -> List[Tuple[str, Dict[str, Any], int]]:
     """(name, part, raw bytes) of every part that has bytes of its own."""
     parts = [part for part in [*manifest.tensors, *manifest.files] if "alias" not in part]
-    return [(part_name(p), p, sum(row[3] for row in manifest.blocks[p["first"] : p["last"]])) for p in parts]
+    return [(checkpoint.part_name(p), p, sum(row[3] for row in manifest.blocks[p["first"] : p["last"]])) for p in parts]
 
 
 def _fill(manifest: Manifest, store: GrantStore, slot: Slot, between: Callable[[], None]) -> Restored:

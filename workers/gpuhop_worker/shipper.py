@@ -154,7 +154,7 @@ class Shipper:
         assert pending.manifest is not None
         self._pending = None
         self._kept.append((self._key("manifest", pending.seq), pending.keys, pending.manifest))
-        offsets = {str(part.get("name", part.get("path"))): part["offset"] for part in _parts(draft)}
+        offsets = {checkpoint.part_name(part): part["offset"] for part in _parts(draft)}
         self._known = Known(pending.manifest, self._slots.slot(draft["slot"]), offsets)
         self.saved_step, self.saved_seq = draft["step"], pending.seq
 

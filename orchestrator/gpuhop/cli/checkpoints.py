@@ -14,13 +14,10 @@ from gpuhop.cli import output
 @output.output_option
 def command(job: str, form: str) -> None:
     """The checkpoints of JOB in the store, the newest first: step, sizes, which session, from which it grew."""
-    from gpuhop.db import jobs, sessions
     from gpuhop.services.checkpoints import listing
 
     with output.opened_app() as app:
-        with app.db.read() as c:
-            row = jobs.find(c, job)
-            rows = sessions.of_job(c, row.id)
+        row, rows = output.job_and_sessions(app, job)
         lines = listing(app.store, row.id, rows)
     if form == "json":
         output.as_json([asdict(line) for line in lines])

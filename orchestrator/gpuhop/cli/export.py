@@ -17,14 +17,11 @@ from gpuhop.cli import output
 def command(job: str, kind: str, part: str | None, target: Path | None) -> None:
     """Write the weights of JOB's newest checkpoint: a safetensors file, a torch state_dict, or a folder with
     model.safetensors as Hugging Face loads it (put its config.json beside it)."""
-    from gpuhop.db import jobs, sessions
     from gpuhop.services import exporting
     from gpuhop.services.checkpoints import newest, tensors
 
     with output.opened_app() as app:
-        with app.db.read() as c:
-            row = jobs.find(c, job)
-            rows = sessions.of_job(c, row.id)
+        row, rows = output.job_and_sessions(app, job)
         saved = newest(app.store, row.id, rows)
         assert saved.manifest is not None
         named = exporting.weights(tensors(app.store, saved.manifest), part)

@@ -14,12 +14,9 @@ from gpuhop.cli import output
 @click.argument("into", type=click.Path(path_type=Path), required=False)
 def command(job: str, into: Path | None) -> None:
     """Bring the outputs of JOB into the folder INTO (default: ./<job>-outputs)."""
-    from gpuhop.db import jobs, sessions
     from gpuhop.services.fetching import fetch
 
     with output.opened_app() as app:
-        with app.db.read() as c:
-            row = jobs.find(c, job)
-            rows = sessions.of_job(c, row.id)
+        row, rows = output.job_and_sessions(app, job)
         for path in fetch(app.store, row, rows, into or Path(f"{row.id}-outputs")):
             output.say(f"{path}  {output.size(path.stat().st_size)}")

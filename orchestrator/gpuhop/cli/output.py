@@ -13,6 +13,7 @@ import click
 
 if TYPE_CHECKING:
     from gpuhop.app import App
+    from gpuhop.db.records import JobRow, SessionRow
 
 STATE_COLOURS = {
     "running": "green",
@@ -46,6 +47,15 @@ def opened_app(*, log: bool = False) -> Iterator[App]:
         logging.getLogger("alembic").setLevel(logging.WARNING)
     with opened(load()) as app:
         yield app
+
+
+def job_and_sessions(app: App, ref: str) -> tuple[JobRow, list[SessionRow]]:
+    """The job that the user means, and all its sessions. Raises NotFound, InvalidInput."""
+    from gpuhop.db import jobs, sessions
+
+    with app.db.read() as c:
+        job = jobs.find(c, ref)
+        return job, sessions.of_job(c, job.id)
 
 
 def say(text: str = "") -> None:

@@ -13,22 +13,18 @@ from gpuhop.cli import output
 @click.option("--dry-run", is_flag=True, help="Show what would go.")
 def command(job: str, keep: int | None, dry_run: bool) -> None:
     """Remove JOB's old checkpoints and leftovers of dead sessions from the store. Not while a session of it lives."""
-    import json
 
-    from gpuhop.db import jobs, sessions
     from gpuhop.domain.states import LIVE_SESSIONS
     from gpuhop.engine import checkpoints
     from gpuhop.errors import InvalidInput
     from gpuhop.spec import codec
 
     with output.opened_app() as app:
-        with app.db.read() as c:
-            row = jobs.find(c, job)
-            rows = sessions.of_job(c, row.id)
+        row, rows = output.job_and_sessions(app, job)
         if any(one.state in LIVE_SESSIONS for one in rows):
             raise InvalidInput(f"a session of {row.id} lives and may read what would go", f"gpuhop pause {row.id}")
-        sealed = {one.token: one.sealed_seq for one in rows if one.sealed_seq is not None}
-        kept = keep or codec.decode(json.loads(row.spec)).checkpoint.keep
+        sealed = checkpoints.sealed_by(rows)
+        kept = keep or codec.loads(row.spec).checkpoint.keep
         going = checkpoints.doomed(app.store, row.id, sealed, kept)
         if not dry_run:
             for entry in going:

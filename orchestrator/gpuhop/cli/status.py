@@ -73,7 +73,7 @@ def _left(job: JobRow, rows: list[SessionRow], step: int) -> str:
     from gpuhop.services.estimating import left
     from gpuhop.spec import codec
 
-    found = left(codec.decode(json.loads(job.spec)), step, rows)
+    found = left(codec.loads(job.spec), step, rows)
     return output.span(found.train_s) if found.train_s is not None else "-"
 
 
@@ -181,11 +181,8 @@ def _all_json(app: App, limit: int) -> list[dict[str, Any]]:
 
 
 def _one_json(app: App, ref: str) -> dict[str, Any]:
-    from gpuhop.db import jobs, sessions
 
-    with app.db.read() as c:
-        job = jobs.find(c, ref)
-        rows = sessions.of_job(c, job.id)
+    job, rows = output.job_and_sessions(app, ref)
     keys = (
         "token",
         "platform",

@@ -12,15 +12,12 @@ from gpuhop.cli import output
 @click.option("--all", "every", is_flag=True, help="All checkpoints, not only the newest.")
 def command(job: str, every: bool) -> None:
     """Read, decode and hash every byte of JOB's newest checkpoint. Exit 3 when one cannot be restored."""
-    from gpuhop.db import jobs, sessions
     from gpuhop.engine.checkpoints import counting
     from gpuhop.errors import Exit
     from gpuhop.services.checkpoints import sealed, verify
 
     with output.opened_app() as app:
-        with app.db.read() as c:
-            row = jobs.find(c, job)
-            rows = sessions.of_job(c, row.id)
+        row, rows = output.job_and_sessions(app, job)
         saved = counting(app.store, row.id, sealed(rows), 1000 if every else 1)
         bad = 0
         for one in saved:

@@ -164,8 +164,9 @@ def of_job(c: sa.Connection, job_id: str) -> list[SessionRow]:
     return [session_row(row) for row in c.execute(query)]
 
 
-def of_platform(c: sa.Connection, platform: str) -> list[SessionRow]:
-    query = sa.select(sessions).where(sessions.c.platform == platform).order_by(sessions.c.id)
+def of_platform(c: sa.Connection, platform: str, newest: int) -> list[SessionRow]:
+    """The newest so many, the newest first."""
+    query = sa.select(sessions).where(sessions.c.platform == platform).order_by(sessions.c.id.desc()).limit(newest)
     return [session_row(row) for row in c.execute(query)]
 
 

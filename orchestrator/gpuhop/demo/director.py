@@ -194,7 +194,7 @@ class Stage:
     def outcome(self) -> Outcome:
         """Raises GpuhopError when the job did not reach its target."""
         job, rows = self.job(), self.rows()
-        sealed = {row.token: row.sealed_seq for row in rows if row.sealed_seq is not None}
+        sealed = checkpoints.sealed_by(rows)
         saved = checkpoints.counting(self.app.store, job.id, sealed, 1)
         if job.state.value != "done" or not saved or saved[0].manifest is None:
             hint = f"GPUHOP_HOME={self.app.settings.home} gpuhop logs demo"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from gpuhop.db.records import SessionRow
 from gpuhop.errors import ObjectMissing
 from gpuhop.stores.base import Entry, Store
 from gpuhop_worker import wire
@@ -19,6 +20,11 @@ class Saved:
     token: int
     seq: int
     manifest: Manifest | None
+
+
+def sealed_by(rows: Iterable[SessionRow]) -> dict[int, int]:
+    """token -> the last seq of it that counts, for every session that is closed."""
+    return {row.token: row.sealed_seq for row in rows if row.sealed_seq is not None}
 
 
 def places(store: Store, prefix: str) -> list[tuple[int, int, str]]:
@@ -86,9 +92,3 @@ def sweep(store: Store, job: str, sealed: Mapping[int, int], keep: int) -> list[
 
 def _is_pack(key: str) -> bool:
     return "/pack-" in key and wire.token_of(key) is not None
-
-
-def size_of(manifests: Iterable[Manifest]) -> int:
-    """Bytes of the packs that these manifests name, each counted once."""
-    sizes = {pack["key"]: int(pack["size"]) for manifest in manifests for pack in manifest.packs}
-    return sum(sizes.values())

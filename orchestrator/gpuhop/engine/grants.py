@@ -37,6 +37,11 @@ def amounts(spec: JobSpec, budget_s: float, parents: Sequence[Saved]) -> Amounts
     return Amounts(count, max(64, min(MOST_PACKS, count * per)))
 
 
+def life_s(session: SessionRow, profile: Profile, time_scale: float) -> float:
+    """Real seconds that a session's addresses live: as long as the session may, opened late or not, and an hour."""
+    return (session.hold_s + (profile.open_s if profile.attended else 0.0)) / time_scale + 3600.0
+
+
 def make(
     *,
     store: Store,
@@ -48,9 +53,8 @@ def make(
     mean_life_s: float,
     time_scale: float,
 ) -> Grant:
-    """The session's grant. Its addresses live as long as the session may, and an hour."""
-    life_s = session.hold_s + (profile.open_s if profile.attended else 0.0)
-    ttl_s = life_s / time_scale + 3600.0
+    """The session's grant."""
+    ttl_s = life_s(session, profile, time_scale)
     job, token = session.job_id, session.token
     code_key = wire.code_key(job, code_sha256)
     return Grant(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from datetime import datetime, timedelta
 
@@ -37,7 +36,7 @@ def parents_of(parts: Parts, job_id: str, keep: int) -> list[Saved]:
     """The checkpoints to resume from, newest first."""
     with parts.db.read() as c:
         rows = sessions.of_job(c, job_id)
-    sealed = {row.token: row.sealed_seq for row in rows if row.sealed_seq is not None}
+    sealed = checkpoints.sealed_by(rows)
     return checkpoints.counting(parts.store, job_id, sealed, max(keep, 1))
 
 
@@ -46,7 +45,7 @@ def launch(parts: Parts, action: Launch) -> None:
     Nothing happens where the job or the platform has changed since the plan was made."""
     now = parts.clock.now()
     with parts.db.read() as c:
-        spec = codec.decode(json.loads(jobs.get(c, action.job).spec))
+        spec = codec.loads(jobs.get(c, action.job).spec)
     parents = parents_of(parts, action.job, spec.checkpoint.keep)
     start = next((one.manifest.step for one in parents if one.manifest is not None), 0)
     with parts.db.write() as c:
@@ -69,7 +68,7 @@ def start_session(parts: Parts, session: SessionRow, parents: list[Saved] | None
     """From LAUNCHING without a handle to one with it. Idempotent: also the repair of a crash in between."""
     with parts.db.read() as c:
         job = jobs.get(c, session.job_id)
-    spec = codec.decode(json.loads(job.spec))
+    spec = codec.loads(job.spec)
     if parents is None:
         parents = parents_of(parts, session.job_id, spec.checkpoint.keep)
     platform = parts.platform(session.platform)
@@ -98,7 +97,7 @@ def _mean_life(parts: Parts, session: SessionRow) -> float:
     """How long sessions of this platform live, from the ledger's own history: time survived over deaths, with one
     imagined death after a whole session as the prior."""
     with parts.db.read() as c:
-        rows = sessions.of_platform(c, session.platform)[-50:]
+        rows = sessions.of_platform(c, session.platform, 50)
     lived = [(row.ended_at - row.started_at).total_seconds() for row in rows if row.ended_at and row.started_at]
     deaths = sum(row.state is SessionState.LOST and row.started_at is not None for row in rows)
     return (session.hold_s + sum(lived)) / (1 + deaths)
@@ -106,7 +105,7 @@ def _mean_life(parts: Parts, session: SessionRow) -> float:
 
 def request(parts: Parts, session: SessionRow, secrets: tuple[str, ...]) -> LaunchRequest:
     profile = parts.platform(session.platform).profile
-    ttl_s = (session.hold_s + (profile.open_s if profile.attended else 0.0)) / parts.time_scale + 3600.0
+    ttl_s = grants.life_s(session, profile, parts.time_scale)
     return LaunchRequest(
         name=session.name,
         grant_url=parts.store.presign("get", wire.grant_key(session.job_id, session.token), ttl_s),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from dataclasses import replace
 from datetime import timedelta
@@ -12,7 +11,6 @@ from gpuhop.db.connect import Connection
 from gpuhop.db.records import JobRow, SessionRow
 from gpuhop.domain import quota as windows
 from gpuhop.domain.judge import Phase, Seen
-from gpuhop.domain.states import SessionState
 from gpuhop.domain.world import JobView, PlatformView, Profile, SessionView, World
 from gpuhop.engine.parts import Parts
 from gpuhop.errors import DiskFull, GpuhopError, InvalidInput, ObjectMissing, StoreError
@@ -111,7 +109,7 @@ def session_view(session: SessionRow) -> SessionView:
 def job_view(job: JobRow) -> JobView:
     return JobView(
         id=job.id,
-        spec=codec.decode(json.loads(job.spec)),
+        spec=codec.loads(job.spec),
         state=job.state,
         wish=job.wish,
         step=job.step,
@@ -165,8 +163,3 @@ def world_and_troubles(parts: Parts, c: Connection) -> tuple[World, list[GpuhopE
     waiting, troubles = job_views(c)
     seen = tuple(session_view(session) for session in live)
     return World(now=now, jobs=waiting, sessions=seen, platforms=tuple(views)), troubles
-
-
-def awaiting(rows: list[SessionRow]) -> list[SessionRow]:
-    """Sessions that a person must open."""
-    return [row for row in rows if row.state is SessionState.AWAITING]

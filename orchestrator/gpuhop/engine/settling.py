@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -198,8 +197,8 @@ def _tidy(parts: Parts, job_id: str, after: JobState) -> None:
     try:
         with parts.db.read() as c:
             rows = sessions.of_job(c, job_id)
-            keep = codec.decode(json.loads(jobs.get(c, job_id).spec)).checkpoint.keep
-        sealed = {row.token: row.sealed_seq for row in rows if row.sealed_seq is not None}
+            keep = codec.loads(jobs.get(c, job_id).spec).checkpoint.keep
+        sealed = checkpoints.sealed_by(rows)
         checkpoints.sweep(parts.store, job_id, sealed, keep)
     except (StoreError, DiskFull, InvalidInput) as error:
         log.warning("retention of %s waits: %s", job_id, error.fact, extra={"action": "sweep-failed"})

@@ -9,7 +9,7 @@ from typing import Any
 
 from gpuhop.db.records import SessionRow
 from gpuhop.domain.states import LIVE_SESSIONS
-from gpuhop.engine.checkpoints import Saved, counting, places, read
+from gpuhop.engine.checkpoints import Saved, counting, places, read, sealed_by
 from gpuhop.errors import NotFound, ObjectMissing
 from gpuhop.stores.base import Store
 from gpuhop_worker import checkpoint, codecs, restore, wire
@@ -34,7 +34,7 @@ class Line:
 
 def sealed(rows: Sequence[SessionRow]) -> dict[int, int]:
     """token -> last seq that counts; a live session's are all good so far."""
-    found = {row.token: row.sealed_seq for row in rows if row.sealed_seq is not None}
+    found = sealed_by(rows)
     found.update({row.token: 10**9 for row in rows if row.state in LIVE_SESSIONS})
     return found
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from datetime import datetime
 
@@ -32,7 +31,7 @@ def explain(job: JobRow, rows: Sequence[SessionRow], world: World, driver: str |
 
 
 def _where(job: JobRow, rows: Sequence[SessionRow]) -> str:
-    target = codec.decode(json.loads(job.spec)).target.steps
+    target = codec.loads(job.spec).target.steps
     place = f"step {job.step}" + (f" of {target}" if target else "")
     live = next((row for row in rows if row.state in LIVE_SESSIONS), None)
     if live is None:

@@ -63,6 +63,11 @@ def decode(data: Mapping[str, object]) -> JobSpec:
         raise InvalidInput(f"this stored spec is damaged: {wrong!r}", "gpuhop submit job.yaml") from None
 
 
+def loads(text: str) -> JobSpec:
+    """The spec from the ledger's text. Raises as decode, and ValueError for what is no JSON."""
+    return decode(json.loads(text))
+
+
 def spec_hash(spec: JobSpec) -> str:
     """SHA-256, in hex, of the encoded spec; equal specs have equal hashes, on every machine and Python."""
     text = json.dumps(encode(spec), sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
