@@ -3,7 +3,7 @@
     python tools/decode.py FOLDER JOB
 
 A second implementation on purpose: it shares no line with the worker, so that the page is what both agree with.
-Rules are cited as (R1). Python 3.9, standard library only, but for zstandard where planes are compressed.
+Rules are cited as (R1). Python 3.9, standard library only, but for zstandard and blake3 where a manifest needs them.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def unseal(data: bytes, kind: str) -> dict[str, Any]:
     first, newline, body = data.partition(b"\n")
     if not newline or first != b"gpuhop1 sha256:" + hashlib.sha256(body).hexdigest().encode("ascii"):
         raise Unreadable("the seal does not match")
-    document: dict[str, Any] = json.loads(body)
-    if document.get("gpuhop") != kind or document.get("format") not in ((1, 2) if kind == "manifest" else (1,)):
+    document: dict[str, Any] = json.loads(body if body.startswith(b"{") else zlib.decompress(body))
+    if document.get("gpuhop") != kind or document.get("format") not in ((1, 2, 3) if kind == "manifest" else (1,)):
         raise Unreadable(f"not a {kind} of a format that is known here")
     return document
 
@@ -57,9 +57,20 @@ def block(root: Path, manifest: dict[str, Any], row: list[Any], depth: int = 16)
         raise Unreadable(f"{key} is missing") from error
     except (zlib.error, struct.error, ValueError) as error:
         raise Unreadable(f"a block of {key} cannot be decoded: {error}") from error
-    if len(part) != raw or hashlib.sha256(part).hexdigest() != digest:
+    if len(part) != raw or hashed(manifest.get("hash", "sha256"), part) != digest:
         raise Unreadable(f"a block of {key} does not match its hash")
     return part
+
+
+def hashed(name: str, data: bytes) -> str:
+    """The hash that a manifest names, in hex."""
+    if name == "blake3":
+        import blake3
+
+        return str(blake3.blake3(data).hexdigest())
+    if name != "sha256":
+        raise Unreadable(f"the hash {name!r} is not known")
+    return hashlib.sha256(data).hexdigest()
 
 
 def planes(data: bytes, raw: int, base: bytes) -> bytes:

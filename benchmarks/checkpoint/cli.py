@@ -33,6 +33,7 @@ PACKAGES = [
     "torch",
     "numpy",
     "zstandard",
+    "blake3",
     "boto3",
     "safetensors",
     "torchsnapshot",

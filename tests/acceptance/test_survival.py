@@ -91,7 +91,7 @@ def kill(pid: int) -> None:
 
 def test_logs_are_one_stream_with_marks(user: User) -> None:
     user.config(LAB)
-    job = user.submit(user.job(total=300, script="print('hello', flush=True)\n" + SCRIPT))
+    job = user.submit(user.job(total=1500, script="print('hello', flush=True)\n" + SCRIPT))
     with user.serving():
         wait(lambda: user.json("status", job)["saved_step"] >= 10 or user.json("status", job)["step"] > 30)
         for pid in session_pids(user):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from typing import Any
 
 from gpuhop_worker import checkpoint, restore
@@ -16,6 +17,7 @@ class Shelf:
     def __init__(self) -> None:
         self.packs: dict[str, bytes] = {}
         self.reads = 0
+        self.read_bytes = 0
 
     def emit(self, body: list[Any]) -> str:
         key = f"jobs/j/t0001/pack-{len(self.packs) + 1:06d}"
@@ -24,6 +26,7 @@ class Shelf:
 
     def get_range(self, key: str, start: int, stop: int) -> bytes:
         self.reads += 1
+        self.read_bytes += stop - start
         return self.packs[key][start:stop]
 
 
@@ -47,27 +50,19 @@ def save(
         first, last = encoder.add(entry["name"], slot.view(place, len(raw)), width, is_float)
         rows.append(dict(entry, first=first, last=last))
     packs, blocks = encoder.finish()
-    manifest = Manifest("j", 1, 1, 1, "api", packs, blocks, tensors=rows, state=state)
+    manifest = Manifest("j", 1, 1, 1, "api", packs, blocks, tensors=rows, state=state, hash=encoder.hash)
     manifest = Manifest.from_bytes(manifest.to_bytes())
     checkpoint.check_shape(manifest)
     return manifest, encoder, Known(manifest, slot, offsets)
 
 
 def load(shelf: Any, manifest: Manifest) -> dict[str, bytes]:
-    """name -> verified bytes of every part that has its own."""
-    reader = restore.BlockReader(manifest, shelf)
-    parts = [part for part in [*manifest.tensors, *manifest.files] if "alias" not in part]
-    return {
-        checkpoint.part_name(part): b"".join(reader.block(row) for row in manifest.blocks[part["first"] : part["last"]])
-        for part in parts
-    }
-
-
-def fill(shelf: Any, manifest: Manifest, slot: Slot) -> dict[str, int]:
-    """Into a slot, as a restore does; the offset of each part."""
-    bodies = load(shelf, manifest)
-    places, size = layout([len(body) for body in bodies.values()])
-    slot.reserve(size)
-    for body, place in zip(bodies.values(), places, strict=True):
-        slot.view(place, len(body))[:] = body
-    return dict(zip(bodies, places, strict=True))
+    """name -> verified bytes of every part that has its own, by the way of a restore."""
+    with tempfile.TemporaryDirectory() as folder:
+        restored = restore.fill(manifest, shelf, Slot(f"{folder}/slot"))
+        found = {
+            name: bytes(restored.slot.view(restored.offsets[name], size))
+            for name, _, size in restore.part_sizes(manifest)
+        }
+        restored.slot.close()
+    return found

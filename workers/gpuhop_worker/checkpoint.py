@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
-from typing import Any, Dict, List, Optional, Union
+from typing import Any, Dict, List, Optional
 
 from gpuhop_worker import files
 from gpuhop_worker.wire import Manifest
@@ -16,8 +16,6 @@ from gpuhop_worker.wire import Manifest
 BLOCK = 4 * 1024 * 1024
 DRAFT = "draft.json"
 MOST_CHAIN = 16  # rows in a chain of differences that a reader follows
-
-Bytes = Union[bytes, bytearray, memoryview]
 
 
 class Damaged(Exception):
@@ -56,8 +54,8 @@ def _check_rows(manifest: Manifest, name: str) -> None:
     for index, row in enumerate(manifest.blocks):
         if len(row) not in (6, 7) or not 0 <= row[0] < len(manifest.packs) or not 0 < row[3] <= BLOCK:
             raise Damaged(name, f"a block row is out of range: {row[:5]!r}")
-        if not _bases_end(manifest.blocks, index):
-            raise Damaged(name, f"the bases of a block row do not end: {row[:5]!r}")
+        if not _bases_fit(manifest.blocks, index):
+            raise Damaged(name, f"the bases of a block row do not end, or have another length: {row[:5]!r}")
         if row[1] < 0 or row[1] + row[2] > manifest.packs[row[0]]["size"]:
             raise Damaged(name, f"a block lies outside its pack: {row[:5]!r}")
     for part in list(manifest.tensors) + list(manifest.files):
@@ -82,14 +80,23 @@ def base_of(row: List[Any]) -> int:
     return int(row[6]) if len(row) > 6 else -1
 
 
-def _bases_end(rows: List[List[Any]], index: int) -> bool:
-    """A chain of differences is short, and ends at a row that stands alone."""
+def depth(rows: List[List[Any]], index: int) -> int:
+    """How many differences lie under a row."""
+    base, count = base_of(rows[index]), 0
+    while base >= 0:
+        base, count = base_of(rows[base]), count + 1
+    return count
+
+
+def _bases_fit(rows: List[List[Any]], index: int) -> bool:
+    """A chain of differences is short, ends at a row that stands alone, and all its rows have the same length."""
     for _ in range(MOST_CHAIN):
-        index = base_of(rows[index])
-        if index < 0:
+        base = base_of(rows[index])
+        if base < 0:
             return True
-        if index >= len(rows):
+        if base >= len(rows) or rows[base][3] != rows[index][3]:
             return False
+        index = base
     return False
 
 

@@ -107,7 +107,7 @@ def _guess(data: memoryview) -> Tuple[int, bool]:
     middle = len(data) // 2 // 8 * 8
     sample = data[middle : middle + LEAST // 8 * 8]
     sample = sample[: len(sample) // 8 * 8]
-    sizes = {width: len(codecs.encode(codecs.PLANES, sample, width, True)) for width in (4, 2)}
+    sizes = {width: codecs.size_of(codecs.encode(codecs.PLANES, sample, width, True)) for width in (4, 2)}
     best = min(sizes, key=lambda width: sizes[width])
     return (best, True) if sizes[best] < codecs.GAIN * len(sample) else (1, False)
 

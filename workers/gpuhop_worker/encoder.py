@@ -1,24 +1,26 @@
 """From a raw snapshot to blocks and packs: what the store holds already is referred to, the rest is coded.
 
-A block is known by the SHA-256 of its raw bytes. Equal to a block of the last committed checkpoint: its row is taken
+A block is known by the hash of its raw bytes. Equal to a block of the last committed checkpoint: its row is taken
 over and nothing is shipped. Otherwise a trial on a sample chooses the codec, per tensor. The base of a difference is
 the block in the same place of the same tensor of that checkpoint, whose raw bytes still lie in the other slot.
 """
 
 from __future__ import annotations
 
-import hashlib
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
-from gpuhop_worker import codecs
-from gpuhop_worker.checkpoint import BLOCK, Bytes, base_of, part_name
+from gpuhop_worker import codecs, hashing
+from gpuhop_worker.checkpoint import BLOCK, base_of, depth, part_name
+from gpuhop_worker.files import Data
 from gpuhop_worker.slots import Slot
 from gpuhop_worker.wire import Manifest
 
 PACK = 32 * 1024 * 1024  # stored bytes after which a pack is handed on
+FIRST_PACK = 8 * 1024 * 1024  # the same for the first of a checkpoint: the link has work while the rest is coded
 MOST_BASES = 4  # differences in a row; then a block is stored whole again
 LEAST_SHARED = 4096  # a smaller block alone keeps no old pack alive: it is shipped again
-SMALL = 64 * 1024  # parts below this are too small for a trial: stored raw
+SMALL = 1024  # parts below this are too small for a trial: stored raw
+PIECE = 64 * 1024  # shorter pieces of a pack are joined: each is a write of its own on the way out
 
 
 class Known:
@@ -31,28 +33,26 @@ class Known:
         self._slot = slot
         self._offsets = offsets or {}
         self.by_hash = {row[5]: i for i, row in enumerate(manifest.blocks)}
-        parts = [part for part in [*manifest.tensors, *manifest.files] if "alias" not in part]
-        self._parts = {part_name(part): part for part in parts}
+        self._rows = _rows_by_place(manifest, self._offsets)
 
     def place(self, name: str, start: int, size: int) -> Optional[Tuple[int, memoryview]]:
         """(row, raw bytes) of the block of `size` bytes at `start` of the part of this name, while it is there."""
-        part = self._parts.get(name)
-        if part is None or self._slot is None or name not in self._offsets:
+        index = self._rows.get((name, start))
+        if index is None or self._slot is None or self.manifest.blocks[index][3] != size:
             return None
-        place = 0
-        for index in range(part["first"], part["last"]):
-            length = self.manifest.blocks[index][3]
-            if place == start and length == size:
-                return index, self._slot.view(self._offsets[name] + start, size)
-            place += length
-        return None
+        return index, self._slot.view(self._offsets[name] + start, size)
 
-    def depth(self, index: int) -> int:
-        """How many differences lie under a row."""
-        base, count = base_of(self.manifest.blocks[index]), 0
-        while base >= 0:
-            base, count = base_of(self.manifest.blocks[base]), count + 1
-        return count
+
+def _rows_by_place(manifest: Manifest, names: Iterable[str]) -> Dict[Tuple[str, int], int]:
+    """(part, where a block begins in it) -> row, for the parts of these names."""
+    found = {}
+    parts = {part_name(part): part for part in [*manifest.tensors, *manifest.files] if "alias" not in part}
+    for name in names:
+        place = 0
+        for index in range(parts[name]["first"], parts[name]["last"]) if name in parts else ():
+            found[name, place] = index
+            place += manifest.blocks[index][3]
+    return found
 
 
 class _Row:
@@ -71,7 +71,7 @@ class Encoder:
     def __init__(
         self,
         known: Optional[Known],
-        emit: Callable[[List[Bytes]], str],
+        emit: Callable[[List[Data]], str],
         *,
         code: bool = True,
         block: int = BLOCK,
@@ -82,7 +82,9 @@ class Encoder:
         self._code = code and codecs.available()
         self._block = block
         self._pack = pack
-        self._body: List[Bytes] = []
+        self.hash = hashing.best() if known is None else known.manifest.hash
+        self._digest = hashing.digest(self.hash)
+        self._body: List[Data] = []
         self._size = 0  # bytes in _body
         self._packs: List[Dict[str, Any]] = []
         self._pack_of: Dict[str, int] = {}  # key of an older pack -> its index here
@@ -99,7 +101,7 @@ class Encoder:
         first, codec = len(self._rows), None
         for start in range(0, len(data), self._block):
             raw = data[start : start + self._block]
-            digest = hashlib.sha256(raw).hexdigest()
+            digest = self._digest(raw)
             row = self._find(digest, len(raw))
             if row is None:
                 place = self._base(name, at + start, len(raw)) if width > 1 else None
@@ -152,7 +154,7 @@ class Encoder:
 
     def _base(self, name: str, start: int, size: int) -> Optional[Tuple[int, memoryview]]:
         found = self._known.place(name, start, size) if self._known is not None else None
-        if found is None or self._known is None or self._known.depth(found[0]) >= MOST_BASES - 1:
+        if found is None or self._known is None or depth(self._known.manifest.blocks, found[0]) >= MOST_BASES - 1:
             return None
         return found
 
@@ -175,21 +177,32 @@ class Encoder:
             codec = codecs.PLANES  # the chain has become long enough: whole again
         if len(raw) % max(1, width):
             codec = codecs.RAW
-        stored: Bytes = codecs.encode(codec, raw, width, is_float, place[1] if place else None) if codec else raw
-        if codec and len(stored) > codecs.GAIN * len(raw):
-            codec, stored = codecs.RAW, raw
+        under = place[1] if place is not None and codec == codecs.DIFF else None
+        pieces = codecs.encode(codec, raw, width, is_float, under)
+        stored = codecs.size_of(pieces)
+        if codec and stored > codecs.GAIN * len(raw):
+            codec, pieces, stored = codecs.RAW, [raw], len(raw)
         if codec == codecs.DIFF and place is not None and self._known is not None:
             base = self._import(self._known, place[0])
         if self._open is None:
             self._open = len(self._packs)
             self._packs.append({"key": "", "size": 0})
-        row = _Row(self._open, [self._size, len(stored), len(raw), codec, digest], base)
-        self._body.append(stored)
-        self._size += len(stored)
+        row = _Row(self._open, [self._size, stored, len(raw), codec, digest], base)
+        self._append(pieces, stored)
         self._here[digest] = row
-        if self._size >= self._pack:
-            self._flush()
         return row
+
+    def _append(self, pieces: List[Data], size: int) -> None:
+        for piece in pieces:
+            if len(piece) >= PIECE:
+                self._body.append(piece)
+            elif self._body and isinstance(self._body[-1], bytearray):
+                self._body[-1] += piece
+            else:
+                self._body.append(bytearray(piece))
+        self._size += size
+        if self._size >= (self._pack if self.shipped_bytes else min(self._pack, FIRST_PACK)):
+            self._flush()
 
     def _flush(self) -> None:
         if self._open is None:

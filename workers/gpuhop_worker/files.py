@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import os
-from typing import Any, Optional, Union
+from typing import Optional, Union
 
 Data = Union[bytes, bytearray, memoryview]
 
@@ -32,14 +31,6 @@ def sync_folder(path: str) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def loaded(name: str) -> Optional[Any]:
-    """A package, where it can be imported; None where it is not installed."""
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        return None
 
 
 def remove(path: str) -> None:

@@ -7,8 +7,11 @@ import random
 import sys
 from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
-from gpuhop_worker import codec
+from gpuhop_worker import codec, files
 from gpuhop_worker.codec import StateError
+
+Source = Callable[[str, bool], Any]
+"""(name, own) -> the saved tensor or array; without `own` perhaps a view, good for copying from it at once."""
 
 
 class RestoreMismatch(Exception):
@@ -81,7 +84,8 @@ def bytes_of(value: Any) -> memoryview:
     return memoryview(value.tobytes(order="C"))
 
 
-def value_of(data: bytes, entry: Dict[str, Any]) -> Any:
+def value_of(data: files.Data, entry: Dict[str, Any], own: bool = True) -> Any:
+    """The array of an entry, always one of its own."""
     kind = str(entry["dtype"])
     if not kind.startswith("numpy:"):
         raise StateError(f"{entry['name']} is a torch tensor: import torch before session.steps() begins")
@@ -119,10 +123,10 @@ def capture(tracked: Dict[str, Any]) -> Tuple[Any, Capture]:
     return body, found
 
 
-def restore(tracked: Dict[str, Any], body: Dict[str, Any], tensor: Callable[[str], Any]) -> None:
+def restore(tracked: Dict[str, Any], body: Dict[str, Any], tensor: Source) -> None:
     """Write a saved state into the live objects. Raises RestoreMismatch."""
     check_titles(tracked, body)
-    states = {title: codec.decode(body[title], lower_arrays(tensor)) for title in body}
+    states = {title: codec.decode(body[title], lower_arrays(lambda name: tensor(name, True))) for title in body}
     for title, thing in tracked.items():
         load(title, thing, states[title])
     set_rng_state(states["~rng"])

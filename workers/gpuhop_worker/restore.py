@@ -1,24 +1,22 @@
 """From the store to this machine's memory: the newest checkpoint that verifies, and the reasons for those that do not.
 
-Packs are read in segments, several at once; every block is decoded and checked against its hash before its bytes reach
-the slot (format.md R20). What lies in memory at once beside the state: the segments in the cache.
+Each stored byte is read once, in runs of neighbouring blocks, several at a time; every block is decoded and checked
+against its hash before its bytes reach the slot (format.md R20). Differences come after what they differ from, which
+then lies in the slot already. What lies in memory beside the state: a run and a block for each reader.
 """
 
 from __future__ import annotations
 
-import hashlib
-import threading
-from collections import OrderedDict
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Callable, Dict, Iterator, List, Optional, Protocol, Tuple
 
-from gpuhop_worker import checkpoint, codecs, slots, wire
+from gpuhop_worker import checkpoint, codecs, hashing, slots, wire
 from gpuhop_worker.slots import Slot
 from gpuhop_worker.store import GrantStore, NotGranted, StoreFailure
 from gpuhop_worker.wire import Manifest
 
-SEGMENT = 8 * 1024 * 1024
-CACHED = 6  # segments
+RUN = 8 * 1024 * 1024  # stored bytes that one request asks for
+GAP = 64 * 1024  # bytes between two blocks that are read along, rather than asked for around
 READERS = 4
 
 
@@ -45,7 +43,7 @@ def fetch_newest(
 ) -> Optional[Restored]:
     """Download and verify; falls back to the next older one, saying so (R32). None when the job has none yet.
 
-    `between` is called between blocks; what it raises ends the restore. Raises NothingVerifies, and StoreFailure when
+    `between` is called between requests; what it raises ends the restore. Raises NothingVerifies, and StoreFailure when
     the store itself is away (which proves nothing).
     """
     for key in parents:
@@ -70,10 +68,7 @@ def _fetch(key: str, job: str, store: GrantStore, slot: Slot, between: Callable[
     if manifest.job != job or wire.manifest_place(key) != (manifest.token, manifest.seq):
         raise wire.WireError(f"it belongs to another place (job {manifest.job} t{manifest.token:04d})")
     checkpoint.check_shape(manifest)
-    try:
-        return _fill(manifest, store, slot, between)
-    except checkpoint.Damaged:
-        return _fill(manifest, store, slot, between)  # once more: it may have been damaged on its way
+    return fill(manifest, store, slot, between)
 
 
 def part_sizes(manifest: Manifest) -> List[Tuple[str, Dict[str, Any], int]]:
@@ -82,100 +77,143 @@ def part_sizes(manifest: Manifest) -> List[Tuple[str, Dict[str, Any], int]]:
     return [(checkpoint.part_name(p), p, sum(row[3] for row in manifest.blocks[p["first"] : p["last"]])) for p in parts]
 
 
-def _fill(manifest: Manifest, store: GrantStore, slot: Slot, between: Callable[[], None]) -> Restored:
+def fill(manifest: Manifest, store: BlockSource, slot: Slot, between: Callable[[], None] = lambda: None) -> Restored:
+    """All blocks of a checkpoint, verified, and the parts' bytes in the slot. Raises checkpoint.Damaged,
+    codecs.Lacking, what the store raises, and OSError when there is no space."""
     parts = part_sizes(manifest)
     places, size = slots.layout([size for _, _, size in parts])
-    slot.reserve(size)
-    work: List[Tuple[List[Any], int]] = []  # (row, where its raw bytes go; -1: nowhere, it is only checked)
-    used = {checkpoint.base_of(row) for row in manifest.blocks}
-    for (_, part, _), place in zip(parts, places):
-        used.update(range(part["first"], part["last"]))
-        for row in manifest.blocks[part["first"] : part["last"]]:
-            work.append((row, place))
-            place += row[3]
-    work += [(row, -1) for index, row in enumerate(manifest.blocks) if index not in used]
-    # A reader takes all blocks that begin in one segment: so as many segments are on their way as there are readers.
-    groups: Dict[Tuple[int, int], List[Tuple[List[Any], int]]] = {}
-    for row, place in sorted(work, key=lambda item: (item[0][0], item[0][1])):
-        groups.setdefault((row[0], row[1] // SEGMENT), []).append((row, place))
+    starts = {name: place for (name, _, _), place in zip(parts, places)}
+    slot.write([], size)
+    slot.open()
     reader = BlockReader(manifest, store)
-
-    def some(group: List[Tuple[List[Any], int]]) -> None:
-        for row, place in group:
-            between()
-            body = reader.block(row)
-            if place >= 0:
-                slots.copy(slot.view(place, row[3]), body)
-
     with ThreadPoolExecutor(READERS) as pool:
-        futures = [pool.submit(some, group) for group in groups.values()]
+        for wave in _waves(manifest, _targets(manifest, starts)):
+            futures = [pool.submit(_one_run, reader, run, slot, size, between) for run in _runs(wave)]
+            try:
+                for future in futures:
+                    future.result()
+            finally:
+                for future in futures:
+                    future.cancel()
+    return Restored(manifest, slot, starts)
+
+
+def _targets(manifest: Manifest, starts: Dict[str, int]) -> Dict[int, List[int]]:
+    """Row -> where in the slot its raw bytes are wanted: as a part's, or first as what a part's differ from. A row that
+    is wanted nowhere is only checked."""
+    found: Dict[int, List[int]] = {index: [] for index in range(len(manifest.blocks))}
+    for name, part, _ in part_sizes(manifest):
+        place = starts[name]
+        for index in range(part["first"], part["last"]):
+            under = index
+            while under >= 0:
+                found[under].append(place)
+                under = checkpoint.base_of(manifest.blocks[under])
+            place += manifest.blocks[index][3]
+    return found
+
+
+Wanted = Tuple[List[Any], List[int]]  # a row, and the places of its raw bytes
+
+
+def _waves(manifest: Manifest, targets: Dict[int, List[int]]) -> Iterator[List[Wanted]]:
+    """Rows that stand alone, then those that differ from them, and so on; each wave in the order of the store."""
+    waves: Dict[int, List[Wanted]] = {}
+    for index, places in targets.items():
+        waves.setdefault(checkpoint.depth(manifest.blocks, index), []).append((manifest.blocks[index], places))
+    for depth in sorted(waves):
+        yield sorted(waves[depth], key=lambda wanted: (wanted[0][0], wanted[0][1]))
+
+
+def _runs(wave: List[Wanted]) -> Iterator[List[Wanted]]:
+    """Neighbours in one pack, of about RUN stored bytes."""
+    run: List[Wanted] = []
+    for wanted in wave:
+        pack, offset, stored = wanted[0][:3]
+        if run:
+            first, last = run[0][0], run[-1][0]
+            apart = pack != first[0] or offset - (last[1] + last[2]) > GAP
+            if apart or offset + stored - first[1] > RUN:
+                yield run
+                run = []
+        run.append(wanted)
+    if run:
+        yield run
+
+
+def _one_run(reader: BlockReader, run: List[Wanted], slot: Slot, size: int, between: Callable[[], None]) -> None:
+    left = list(run)
+    for last_try in (False, True):
+        between()
         try:
-            for future in futures:
-                future.result()
-        finally:
-            for future in futures:
-                future.cancel()
-    return Restored(manifest, slot, {name: place for (name, _, _), place in zip(parts, places)})
+            slot.write(_raw(reader, left, slot), size)
+        except checkpoint.Damaged:  # perhaps on its way only
+            if last_try:
+                raise
+
+
+def _raw(reader: BlockReader, left: List[Wanted], slot: Slot) -> Iterator[Tuple[int, memoryview]]:
+    """(place in the slot, raw bytes) of the blocks of a run; what is done leaves `left`."""
+    if not left:
+        return
+    first, last = left[0][0], left[-1][0]
+    data = reader.stored(first[0], first[1], last[1] + last[2])
+    while left:
+        row, places = left[0]
+        start = row[1] - first[1]
+        if places and checkpoint.base_of(row) >= 0:
+            raw = reader.decoded(row, data[start : start + row[2]], slot.view(places[0], row[3]))
+        else:
+            raw = reader.decoded(row, data[start : start + row[2]], reader.base(row))
+        for place in places:
+            yield place, raw
+        # Not again: what it differs from has been overwritten by it.
+        del left[0]
+
+
+class BlockSource(Protocol):
+    """What blocks are read from: a session's store, the scheduler's."""
+
+    def get_range(self, key: str, start: int, stop: int) -> bytes:
+        """Bytes start..stop-1; fewer where the object ends before."""
 
 
 class BlockReader:
-    """Verified blocks of one manifest, straight from the store. Thread-safe."""
+    """Verified blocks of one manifest. Thread-safe. Raises codecs.Lacking."""
 
-    def __init__(self, manifest: Manifest, store: Any) -> None:
+    def __init__(self, manifest: Manifest, store: BlockSource) -> None:
         self._manifest = manifest
         self._store = store
-        self._cache: OrderedDict[Tuple[int, int], Future[bytes]] = OrderedDict()
-        self._lock = threading.Lock()
+        self._digest = hashing.digest(manifest.hash)
 
-    def block(self, row: List[Any]) -> bytes:
-        """The raw bytes of a row. Raises checkpoint.Damaged, codecs.Lacking, StoreFailure."""
-        pack, offset, stored, raw, codec, digest = row[:6]
-        key = str(self._manifest.packs[pack]["key"])
-        base = checkpoint.base_of(row)
-        under = self.block(self._manifest.blocks[base]) if base >= 0 else None
-        data = self._read(pack, offset, stored)
-        try:
-            data = codecs.decode(codec, memoryview(data), raw, under)
-        except ValueError as error:
-            raise checkpoint.Damaged(key, f"the block at offset {offset} cannot be decoded: {error}") from error
-        if len(data) != raw or hashlib.sha256(data).hexdigest() != digest:
-            raise checkpoint.Damaged(key, f"the block at offset {offset} does not match its hash")
-        return data
-
-    def _read(self, pack: int, offset: int, length: int) -> bytes:
-        pieces = []
-        end = offset + length
-        for number in range(offset // SEGMENT, (end + SEGMENT - 1) // SEGMENT):
-            segment = self._segment(pack, number)
-            start = number * SEGMENT
-            pieces.append(segment[max(0, offset - start) : end - start])
-        return b"".join(pieces)
-
-    def _segment(self, pack: int, number: int) -> bytes:
-        with self._lock:
-            future = self._cache.get((pack, number))
-            mine = future is None
-            if future is None:
-                future = self._cache[pack, number] = Future()
-                while len(self._cache) > CACHED:
-                    self._cache.popitem(last=False)
-            self._cache.move_to_end((pack, number))
-        if mine:
-            try:
-                future.set_result(self._get(pack, number * SEGMENT))
-            except BaseException as error:
-                with self._lock:
-                    self._cache.pop((pack, number), None)
-                future.set_exception(error)
-        return future.result()
-
-    def _get(self, pack: int, start: int) -> bytes:
+    def stored(self, pack: int, start: int, stop: int) -> memoryview:
+        """Bytes start..stop-1 of a pack. Raises checkpoint.Damaged when it ends before, and StoreFailure."""
         entry = self._manifest.packs[pack]
-        stop = min(start + SEGMENT, entry["size"])
-        data: bytes = self._store.get_range(str(entry["key"]), start, stop)
+        data = self._store.get_range(str(entry["key"]), start, stop)
         if len(data) != stop - start:
             raise checkpoint.Damaged(entry["key"], f"it ends at byte {start + len(data)}, not at {entry['size']}")
-        return data
+        return memoryview(data)
+
+    def decoded(self, row: List[Any], stored: memoryview, base: Optional[Any]) -> memoryview:
+        """The raw bytes of a row from its stored ones. Raises checkpoint.Damaged, codecs.Lacking."""
+        pack, offset, _, length, codec, digest = row[:6]
+        key = str(self._manifest.packs[pack]["key"])
+        try:
+            raw = codecs.decode(codec, stored, length, base)
+        except ValueError as error:
+            raise checkpoint.Damaged(key, f"the block at offset {offset} cannot be decoded: {error}") from error
+        if self._digest(raw) != digest:
+            raise checkpoint.Damaged(key, f"the block at offset {offset} does not match its hash")
+        return raw
+
+    def block(self, row: List[Any]) -> memoryview:
+        """The raw bytes of a row, with what it differs from read first. Raises as the two above."""
+        return self.decoded(row, self.stored(row[0], row[1], row[1] + row[2]), self.base(row))
+
+    def base(self, row: List[Any]) -> Optional[memoryview]:
+        """The raw bytes of what a row differs from."""
+        index = checkpoint.base_of(row)
+        return self.block(self._manifest.blocks[index]) if index >= 0 else None
 
 
 def _short(key: str) -> str:

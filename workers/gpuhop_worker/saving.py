@@ -9,7 +9,7 @@ import shutil
 import sys
 import threading
 import time
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from gpuhop_worker import checkpoint, codec, files, plain_state, slots
 from gpuhop_worker.wire import Manifest
@@ -251,22 +251,23 @@ class MetricsWriter:
             del self._waiting[: os.write(self._handle, self._waiting)]
 
 
-def tensor_source(kind: Any, manifest: Manifest, slot: slots.Slot, offsets: Dict[str, int]) -> Callable[[str], Any]:
-    """name -> the saved tensor, a copy of what lies in the slot. Names that shared memory when they were saved get one
-    and the same tensor."""
+def tensor_source(kind: Any, manifest: Manifest, slot: slots.Slot, offsets: Dict[str, int]) -> plain_state.Source:
+    """The saved tensors, from what lies in the slot. Names that shared memory when they were saved get one and the same
+    tensor."""
     entries = {entry["name"]: entry for entry in manifest.tensors}
     shared = {entry["alias"] for entry in manifest.tensors if "alias" in entry}
-    made: Dict[str, Any] = {}
+    made: Dict[Tuple[str, bool], Any] = {}
 
-    def tensor(name: str) -> Any:
+    def tensor(name: str, own: bool) -> Any:
         entry = entries[name]
         entry = entries[entry["alias"]] if "alias" in entry else entry
-        if entry["name"] in made:
-            return made[entry["name"]]
+        key = (entry["name"], own)
+        if key in made:
+            return made[key]
         size = sum(row[3] for row in manifest.blocks[entry["first"] : entry["last"]])
-        value = kind.value_of(slot.view(offsets[entry["name"]], size), entry)
+        value = kind.value_of(slot.view(offsets[entry["name"]], size), entry, own)
         if entry["name"] in shared:
-            made[entry["name"]] = value
+            made[key] = value
         return value
 
     return tensor

@@ -11,8 +11,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 from gpuhop_worker import checkpoint, containers, wire
-from gpuhop_worker.checkpoint import Bytes
 from gpuhop_worker.encoder import Encoder, Known
+from gpuhop_worker.files import Data
 from gpuhop_worker.restore import Restored
 from gpuhop_worker.slots import SlotKeeper
 from gpuhop_worker.store import GrantStore, StoreFailure
@@ -34,8 +34,8 @@ class _Pending:
         self.name = name
         self.seq = seq
         self.keys: List[str] = []
-        self.unsent: Dict[str, List[Bytes]] = {}  # packs whose upload failed
-        self.coded: Optional[Dict[str, Any]] = None  # packs, blocks, tensors, files
+        self.unsent: Dict[str, List[Data]] = {}  # packs whose upload failed
+        self.coded: Optional[Dict[str, Any]] = None  # hash, packs, blocks, tensors, files
         self.manifest: Optional[Manifest] = None
 
 
@@ -165,7 +165,7 @@ class Shipper:
         room = threading.Semaphore(UPLOADS)
         with ThreadPoolExecutor(UPLOADS) as pool:
 
-            def emit(body: List[Bytes]) -> str:
+            def emit(body: List[Data]) -> str:
                 self._pack += 1
                 key = self._next_key("pack", self._pack)
                 pending.keys.append(key)
@@ -181,9 +181,9 @@ class Shipper:
         if rates:
             self._link = sum(rates) / len(rates) * min(UPLOADS, len(rates))
         self.raw_bytes, self.shipped_bytes = encoder.raw_bytes, encoder.shipped_bytes
-        return {"packs": packs, "blocks": blocks, "tensors": tensors, "files": found}
+        return {"hash": encoder.hash, "packs": packs, "blocks": blocks, "tensors": tensors, "files": found}
 
-    def _upload(self, pending: _Pending, key: str, body: List[Bytes], room: threading.Semaphore) -> float:
+    def _upload(self, pending: _Pending, key: str, body: List[Data], room: threading.Semaphore) -> float:
         """Bytes per second. A failure is kept for the retry, not raised: the other packs go on."""
         began, size = time.monotonic(), sum(len(piece) for piece in body)
         try:
@@ -221,10 +221,7 @@ class Shipper:
             seq=pending.seq,
             step=draft["step"],
             mode=self._grant.mode,
-            packs=pending.coded["packs"],
-            blocks=pending.coded["blocks"],
-            tensors=pending.coded["tensors"],
-            files=pending.coded["files"],
+            **pending.coded,
             state=draft.get("state"),
             parent=self._parent,
             fingerprint=draft["fingerprint"],

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import mmap
 import os
-from typing import Any, List, Optional, Tuple
+import sys
+from typing import Any, Iterable, List, Optional, Tuple
 
 from gpuhop_worker import files
 
@@ -41,8 +42,23 @@ class Slot:
         self.close()
         handle = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            _allocate(handle, max(size, mmap.PAGESIZE))
+            _fill_up(handle, max(size, mmap.PAGESIZE))
             self._map = mmap.mmap(handle, max(size, mmap.PAGESIZE))
+        finally:
+            os.close(handle)
+        _touch(self._map)
+
+    def write(self, parts: Iterable[Tuple[int, Any]], size: int) -> None:
+        """Put (offset, bytes) into a slot that need not have been reserved, of `size` bytes in all. Raises OSError.
+
+        Memory that is written through the system before it is mapped costs half of what a page fault for every 4 KiB
+        costs (125 against 240 ms for 320 MB here)."""
+        handle = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            if os.fstat(handle).st_size < max(size, mmap.PAGESIZE):
+                os.ftruncate(handle, max(size, mmap.PAGESIZE))
+            for offset, data in parts:
+                _write_all(handle, data, offset)
         finally:
             os.close(handle)
 
@@ -73,16 +89,24 @@ class Slot:
                 pass
 
 
-def _allocate(handle: int, size: int) -> None:
-    if os.fstat(handle).st_size >= size:
-        return
-    if hasattr(os, "posix_fallocate"):
-        os.posix_fallocate(handle, 0, size)
-        return
-    zeros = bytes(1 << 20)
-    place = os.lseek(handle, 0, os.SEEK_END)
+def _fill_up(handle: int, size: int) -> None:
+    """Zeros up to `size`: the space is then there, and its pages need no fault each."""
+    zeros = memoryview(bytes(1 << 20))
+    place = os.fstat(handle).st_size
     while place < size:
-        place += os.write(handle, zeros[: size - place])
+        place += os.pwrite(handle, zeros[: size - place], place)
+
+
+def _write_all(handle: int, data: Any, offset: int) -> None:
+    rest = memoryview(data)
+    while len(rest):
+        done = os.pwrite(handle, rest, offset)
+        rest, offset = rest[done:], offset + done
+
+
+def _touch(mapped: mmap.mmap) -> None:
+    """Read a byte here and there: the system maps the pages around each, so that the first copy finds them mapped."""
+    max(memoryview(mapped)[:: 16 * mmap.PAGESIZE])
 
 
 class Picker:
@@ -136,8 +160,9 @@ class SlotKeeper:
 
 
 def copy(target: memoryview, source: Any) -> None:
-    """Bytes to bytes, with the interpreter lock released where NumPy is there (memoryview assignment holds it)."""
-    numpy = files.loaded("numpy")
+    """Bytes to bytes, with the interpreter lock released where NumPy is there (memoryview assignment holds it). It is
+    not imported for that: its generator would become a part of the state in the middle of a training."""
+    numpy = sys.modules.get("numpy")
     if numpy is None:
         target[:] = source
         return

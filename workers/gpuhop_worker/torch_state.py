@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple
 
 import torch
 
-from gpuhop_worker import codec, plain_state
+from gpuhop_worker import codec, files, plain_state
 from gpuhop_worker.codec import StateError
 from gpuhop_worker.plain_state import RestoreMismatch
 
@@ -31,12 +31,14 @@ def tensor_bytes(tensor: Tensor) -> memoryview:
     return memoryview(flat.view(torch.uint8).numpy()).cast("B")  # type: ignore[arg-type]
 
 
-def tensor_from(data: bytes, entry: Dict[str, Any]) -> Tensor:
-    """A new CPU tensor with the saved dtype, shape and memory layout."""
+def tensor_from(data: files.Data, entry: Dict[str, Any], own: bool = True) -> Tensor:
+    """A CPU tensor with the saved dtype, shape and memory layout. Without `own` it may be a view of `data`, which must
+    be writable then."""
     dtype = _dtype(entry["dtype"])
     flat = torch.empty(0, dtype=dtype)
-    if data:
-        flat = torch.frombuffer(bytearray(data), dtype=torch.uint8).view(dtype)
+    if len(data):
+        flat = torch.frombuffer(bytearray(data) if memoryview(data).readonly else data, dtype=torch.uint8)
+        flat = (flat.clone() if own else flat).view(dtype)
     shape, stride = entry["shape"], entry["stride"]
     dense = flat.reshape(shape)
     if list(dense.stride()) == list(stride):
@@ -123,8 +125,9 @@ def bytes_of(value: Any) -> memoryview:
     return tensor_bytes(value) if isinstance(value, Tensor) else plain_state.bytes_of(value)
 
 
-def value_of(data: bytes, entry: Dict[str, Any]) -> Any:
-    return plain_state.value_of(data, entry) if entry["dtype"].startswith("numpy:") else tensor_from(data, entry)
+def value_of(data: files.Data, entry: Dict[str, Any], own: bool = True) -> Any:
+    """The tensor or array of an entry. Without `own` it may be a view of `data`, for who only copies from it."""
+    return plain_state.value_of(data, entry) if entry["dtype"].startswith("numpy:") else tensor_from(data, entry, own)
 
 
 # ---------------------------------------------------------------- the window
@@ -271,14 +274,14 @@ def set_rng_state(state: Dict[str, Any]) -> None:
 # ---------------------------------------------------------------- restore
 
 
-def restore(tracked: Dict[str, Any], body: Dict[str, Any], tensor: Callable[[str], Any]) -> None:
-    """Write a saved state into the live objects. `tensor(name)` gives a saved tensor.
+def restore(tracked: Dict[str, Any], body: Dict[str, Any], tensor: plain_state.Source) -> None:
+    """Write a saved state into the live objects. `tensor(name, own)` gives a saved tensor.
 
     Raises RestoreMismatch with every missing, extra, re-shaped or re-typed part of torch's own objects, before
     anything was changed; and when an object's own load_state_dict objects.
     """
     plain_state.check_titles(tracked, body)
-    states = {title: codec.decode(body[title], _lower(tensor, _keeps_device(tracked.get(title)))) for title in body}
+    states = {title: codec.decode(body[title], _lower_for(tracked.get(title), tensor)) for title in body}
     names = parameter_names(tracked)
     problems = _kind_differences(_kinds(tracked), states.get("~kinds", {}))
     problems += [p for title, thing in tracked.items() for p in _differences(title, thing, states[title], names)]
@@ -301,15 +304,12 @@ def _kind_differences(here: Dict[str, str], there: Dict[str, str]) -> List[str]:
     return [f"{t} is a {here.get(t)}, saved was {there.get(t)}" for t in titles if here.get(t) != there.get(t)]
 
 
-def _keeps_device(thing: Any) -> bool:
-    """True for objects that take the saved tensors themselves; into all others they are copied, wherever they are."""
-    return thing is not None and not isinstance(
-        thing, (torch.nn.Module, torch.optim.Optimizer, Tensor, torch.Generator)
-    )
-
-
-def _lower(tensor: Callable[[str], Any], to_device: bool) -> codec.Lower:
-    arrays = plain_state.lower_arrays(tensor)
+def _lower_for(thing: Any, tensor: plain_state.Source) -> codec.Lower:
+    """Modules, tensors and generators copy a saved tensor into their own, wherever that is. All others take the tensor
+    itself, so it must be theirs alone; an optimizer moves it by its own rules."""
+    copies = isinstance(thing, (torch.nn.Module, Tensor, torch.Generator))
+    arrays = plain_state.lower_arrays(lambda name: tensor(name, not copies))
+    moves = not copies and not isinstance(thing, torch.optim.Optimizer)
     moved: Dict[int, Tuple[Any, Any]] = {}  # id -> (tensor, the same on its device): what was shared stays shared
 
     def lower(mark: Any) -> Any:
@@ -320,7 +320,7 @@ def _lower(tensor: Callable[[str], Any], to_device: bool) -> codec.Lower:
         if "device" in mark and "tensor" not in mark:
             return torch.device(mark["device"])
         value = arrays(mark)
-        if to_device and "device" in mark:
+        if moves and "device" in mark:
             return moved.setdefault(id(value), (value, value.to(_device(mark["device"]))))[1]
         return value
 
@@ -444,7 +444,7 @@ def _load_module(module: torch.nn.Module, state: Dict[str, Any]) -> None:
             if id(live[name]) in own:
                 live[name].copy_(value)
             else:
-                extra[name] = value
+                extra[name] = value.clone() if isinstance(value, Tensor) else value
     if extra:  # get_extra_state / set_extra_state, and what a state_dict hook made: the module must take it back itself
         module.load_state_dict(dict(module.state_dict(), **extra), strict=True)
     training, frozen = set(state["training"]), set(state["frozen"])

@@ -28,10 +28,12 @@ class WireError(Exception):
 # ---------------------------------------------------------------- sealing
 
 
-def seal(body: Dict[str, Any]) -> bytes:
+def seal(body: Dict[str, Any], *, deflated: bool = False) -> bytes:
     """JSON with a first line that holds the hash of the rest (R1). Keys keep their order: a saved dict's order can
     steer a training (a loop over it that draws random numbers)."""
     text = json.dumps(body, separators=(",", ":"), allow_nan=False).encode("ascii")
+    if deflated:
+        text = zlib.compress(text, 6)
     return b"gpuhop1 sha256:" + hashlib.sha256(text).hexdigest().encode() + b"\n" + text
 
 
@@ -46,12 +48,24 @@ def unseal(data: bytes) -> Dict[str, Any]:
     if hashlib.sha256(body).hexdigest().encode() != found.group(1):
         raise WireError("the seal does not match: the document was damaged or cut")
     try:
-        parsed = json.loads(body)
-    except ValueError as error:
+        parsed = json.loads(body if body.startswith(b"{") else _inflate(body))
+    except (ValueError, RecursionError) as error:
         raise WireError(f"sealed, but not JSON: {error}") from error
     if not isinstance(parsed, dict):
         raise WireError("sealed JSON is not an object")
     return parsed
+
+
+def _inflate(body: bytes) -> bytes:
+    """The JSON of a deflated body (R4)."""
+    engine = zlib.decompressobj()
+    try:
+        text = engine.decompress(body, MAX_DOCUMENT)
+    except zlib.error as error:
+        raise WireError(f"sealed, but neither JSON nor a zlib stream: {error}") from error
+    if not engine.eof or engine.unused_data:
+        raise WireError(f"a zlib stream that does not end with the document, or inflates to more than {MAX_DOCUMENT}")
+    return text
 
 
 T = TypeVar("T", bound="Document")
@@ -62,13 +76,14 @@ class Document:
     """Base of all documents. `kind` is the class name in lower case and stands in the JSON."""
 
     FORMATS: ClassVar[Tuple[int, ...]] = (1,)  # that this worker reads; the last one is written
+    DEFLATED: ClassVar[bool] = False
 
     def to_bytes(self) -> bytes:
         # Not asdict: it copies every row of a manifest, and all values are plain JSON already.
         body = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         body["gpuhop"] = type(self).__name__.lower()
         body["format"] = self.FORMATS[-1]
-        return seal(body)
+        return seal(body, deflated=self.DEFLATED)
 
     @classmethod
     def from_bytes(cls: Type[T], data: bytes) -> T:
@@ -187,11 +202,12 @@ class Result(Document):
 class Manifest(Document):
     """The commit record that makes a checkpoint exist. It is written last (I2).
 
-    `blocks`: rows [pack index, offset, stored length, raw length, codec, sha256 of the raw bytes, base row or -1].
+    `blocks`: rows [pack index, offset, stored length, raw length, codec, hash of the raw bytes, base row or -1].
     `tensors` and `files` refer to rows `first` up to, not including, `last`.
     """
 
-    FORMATS: ClassVar[Tuple[int, ...]] = (1, 2)
+    FORMATS: ClassVar[Tuple[int, ...]] = (1, 2, 3)
+    DEFLATED: ClassVar[bool] = True
 
     job: str
     token: int
@@ -207,6 +223,7 @@ class Manifest(Document):
     fingerprint: Dict[str, Any] = dataclasses.field(default_factory=dict)
     metrics_lines: int = 0
     created_at: float = 0.0  # seconds since the epoch by the worker's clock; for people, never for decisions
+    hash: str = "sha256"  # of the blocks
 
 
 REASONS: Dict[str, str] = {

@@ -67,7 +67,7 @@ def resumed(spoil: Callable[[Parts], None]) -> tuple[str, list[str]]:
     kept = {title: thing for title, thing in parts.items() if title != getattr(spoil, "left_out", None)}
     body = {title: state for title, state in body.items() if title.startswith("~") or title in kept}
     body["~kinds"] = {title: kind for title, kind in body["~kinds"].items() if title in kept}
-    torch_state.restore(kept, body, lambda name: tensors[name])
+    torch_state.restore(kept, body, lambda name, own: tensors[name])
     spoil(parts)
     log = train(job, parts, HALF, 2 * HALF)
     return outcome(parts), log

@@ -142,9 +142,34 @@ def test_rows_that_go_in_circles_are_refused(slots: tuple[Slot, Slot]) -> None:
             checkpoint.check_shape(manifest)
 
 
-def test_segments_are_read_once(slots: tuple[Slot, Slot]) -> None:
+def test_neighbours_are_read_in_one_request(slots: tuple[Slot, Slot]) -> None:
     shelf = Shelf()
     state = {f"t{i}": floats(i, 5000) for i in range(300)}
     manifest, _, _ = save(shelf, state, None, slots[0])
     same(shelf, manifest, state)
     assert shelf.reads == 1
+
+
+def test_each_stored_byte_is_read_once_also_below_differences(slots: tuple[Slot, Slot]) -> None:
+    shelf, known = Shelf(), None
+    state = {"w": floats(1, 50_000), "still": floats(2, 50_000)}
+    for number in range(4):
+        state = dict(state, w=state["w"] + np.float32(1e-5))
+        manifest, _, known = save(shelf, state, known, slots[number % 2])
+    assert max(checkpoint.depth(manifest.blocks, index) for index in range(len(manifest.blocks))) == 3
+    shelf.read_bytes = 0
+    same(shelf, manifest, state)
+    assert shelf.read_bytes == sum(row[2] for row in manifest.blocks)
+
+
+def test_equal_blocks_in_two_places_below_a_difference(slots: tuple[Slot, Slot]) -> None:
+    """One row is a part's own bytes and, elsewhere, what another part's bytes differ from."""
+    shelf = Shelf()
+    first = {"a": floats(1, 50_000), "b": floats(1, 50_000)}
+    _, _, known = save(shelf, first, None, slots[0])
+    second = {"a": first["a"], "b": first["b"] + np.float32(1e-5)}
+    manifest, _, known = save(shelf, second, known, slots[1])
+    same(shelf, manifest, second)
+    third = {"a": second["b"], "b": second["b"] + np.float32(1e-5)}
+    manifest, _, _ = save(shelf, third, known, slots[0])
+    same(shelf, manifest, third)

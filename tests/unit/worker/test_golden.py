@@ -1,4 +1,4 @@
-"""Files that version 1 once wrote are read by today's worker and by the decoder written from docs/format.md alone."""
+"""Files that each version once wrote are read by today's worker and by the decoder written from docs/format.md."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.golden import make_v1
+from tests.golden import make_chain, make_v1
 from tests.support.sessions import ROOT, decode
 from tests.support.states import load
 from tests.unit.worker.test_codec import same
@@ -20,13 +20,15 @@ from gpuhop_worker.slots import Slot
 from gpuhop_worker.store import GrantStore
 from gpuhop_worker.wire import Grant, Manifest
 
-V1 = ROOT / "tests" / "golden" / "v1"
+GOLDEN = ROOT / "tests" / "golden"
+V1 = GOLDEN / "v1"
 
 
-def fetch(job: str, into: Path, said: list[str]) -> Restored:
-    """By the worker's own way: from a store with a grant, newest first."""
-    keys = {str(p.relative_to(V1)): {"get": p.as_uri()} for p in V1.rglob("*") if p.is_file()}
+def fetch(job: str, into: Path, said: list[str], root: Path = V1, manifest: str = "") -> Restored:
+    """By the worker's own way: from a store with a grant, newest first, or one manifest."""
+    keys = {str(p.relative_to(root)): {"get": p.as_uri()} for p in root.rglob("*") if p.is_file()}
     parents = sorted((k for k in keys if wire.manifest_place(k) and k.startswith(f"jobs/{job}/")), reverse=True)
+    parents = [manifest] if manifest else parents
     restored = restore.fetch_newest(parents, job, GrantStore(keys), Slot(str(into / "slot")), said.append)
     assert restored is not None
     return restored
@@ -111,6 +113,31 @@ def test_documents_are_read(document: Any) -> None:
     body = (V1 / "documents" / type(document).__name__.lower()).read_bytes()
     read = Grant.from_gzip(body) if isinstance(document, Grant) else type(document).from_bytes(body)
     assert read == document
+
+
+def _chain(version: str, step: int) -> tuple[Path, str]:
+    token, seq = make_chain.PLACES[step]
+    return GOLDEN / version, wire.numbered_key("golden", token, "manifest", seq)
+
+
+@pytest.mark.parametrize("step", make_chain.STEPS)
+@pytest.mark.parametrize("version", ["v2", "v3"])
+def test_coded_blocks_and_chains_of_differences(version: str, step: int, tmp_path: Path) -> None:
+    root, key = _chain(version, step)
+    restored = fetch("golden", tmp_path, [], root, key)
+    assert restored.manifest.step == step
+    want = make_chain.expected(step)
+    for row in restored.manifest.tensors:
+        assert part(restored, row) == want[row["name"]][3]
+    manifest = decode.unseal((root / key).read_bytes(), "manifest")
+    assert decode.tensors(root, manifest) == want
+    assert (manifest["format"], manifest.get("hash")) == {"v2": (2, None), "v3": (3, "blake3")}[version]
+
+
+def test_the_chains_hold_every_codec_and_depth() -> None:
+    manifest = Manifest.from_bytes((GOLDEN / "v3" / _chain("v3", 3)[1]).read_bytes())
+    assert {row[4] for row in manifest.blocks} == {1, 2, 3}
+    assert max(checkpoint.depth(manifest.blocks, index) for index in range(len(manifest.blocks))) == 3
 
 
 def test_any_damage_to_a_pack_is_seen_by_both(tmp_path: Path) -> None:

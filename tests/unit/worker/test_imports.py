@@ -15,6 +15,7 @@ EXTRA = {
     "loading.py": {"torch"},
     "plain_state.py": {"numpy"},
     "codecs.py": {"numpy", "zstandard"},
+    "hashing.py": {"blake3"},
 }
 
 

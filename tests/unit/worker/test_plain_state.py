@@ -31,7 +31,7 @@ def saved(tracked: dict[str, Any]) -> tuple[Any, Any]:
     assert len({name for name, _ in found.tensors}) == len(found.tensors)
     rows = {n: (plain_state.entry_of(n, v), bytes(plain_state.bytes_of(v))) for n, v in found.tensors}
     rows = json.loads(json.dumps({n: e for n, (e, _) in rows.items()})) and rows
-    return json.loads(json.dumps(body)), lambda name: plain_state.value_of(rows[name][1], rows[name][0])
+    return json.loads(json.dumps(body)), lambda name, own: plain_state.value_of(rows[name][1], rows[name][0])
 
 
 def through(value: Any) -> Any:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuhop_worker import files, slots
+from gpuhop_worker import slots
 from gpuhop_worker.slots import Picker, Slot, SlotKeeper, layout
 
 
@@ -84,7 +84,7 @@ def test_a_full_disk_is_an_error_now_and_no_bus_error_later(tmp_path: Path) -> N
 def test_copy_with_and_without_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
     for there in (True, False):
         if not there:
-            monkeypatch.setattr(files, "loaded", lambda name: None)
+            monkeypatch.delitem(sys.modules, "numpy", raising=False)
         target = bytearray(6)
         slots.copy(memoryview(target), b"abcdef")
         assert target == b"abcdef"

@@ -15,7 +15,7 @@ from tests.support import states
 from tests.support.states import Shelf
 from torch import nn
 
-from gpuhop_worker import containers, torch_state
+from gpuhop_worker import containers, restore, torch_state
 from gpuhop_worker.codec import StateError
 from gpuhop_worker.plain_state import RestoreMismatch
 from gpuhop_worker.saving import tensor_source
@@ -46,8 +46,8 @@ class Store:
 
     def load(self, **tracked: Any) -> None:
         assert self.manifest is not None
-        offsets = states.fill(self.shelf, self.manifest, self.slot)
-        source = tensor_source(torch_state, self.manifest, self.slot, offsets)
+        restored = restore.fill(self.manifest, self.shelf, self.slot)
+        source = tensor_source(torch_state, self.manifest, self.slot, restored.offsets)
         torch_state.restore(tracked, self.manifest.state, source)
 
     def problems(self, **tracked: Any) -> list[str]:
