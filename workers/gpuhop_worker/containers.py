@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 import re
 import struct
 import zipfile
@@ -47,8 +48,8 @@ def pieces(path: str, data: memoryview) -> List[Piece]:
             return _fill(_safetensors(data), len(data))
         if bytes(data[:4]) == b"PK\x03\x04":
             return _fill(_zip(data), len(data))
-    except (ValueError, KeyError, struct.error, zipfile.BadZipFile, OSError):
-        pass
+    except (ValueError, LookupError, TypeError, AttributeError, struct.error, zipfile.BadZipFile, OSError):
+        pass  # whatever it is, it is bytes
     return [(0, len(data), *_guess(data))]
 
 
@@ -56,7 +57,11 @@ def _safetensors(data: memoryview) -> List[Piece]:
     (length,) = struct.unpack("<Q", data[:8])
     header = json.loads(bytes(data[8 : 8 + length]))
     rows = [
-        (8 + length + row["data_offsets"][0], 8 + length + row["data_offsets"][1], *_SAFE.get(row["dtype"], (1, False)))
+        (
+            8 + length + operator.index(row["data_offsets"][0]),
+            8 + length + operator.index(row["data_offsets"][1]),
+            *_SAFE.get(row["dtype"], (1, False)),
+        )
         for name, row in header.items()
         if name != "__metadata__"
     ]

@@ -27,6 +27,9 @@ class Capture:
 
     def __init__(self) -> None:
         self.tensors: List[Tuple[str, Any]] = []
+        self.sizes: List[int] = []  # bytes of each, as `bytes_of` gives them
+        self.addresses: List[int] = []  # where each one's bytes lie, as they are; 0: nowhere in one piece
+        self.still: Set[int] = set()  # addresses of bytes that only the tracked optimizers change
         self.aliases: List[Tuple[str, str]] = []  # (name, name of the earlier tensor with the same memory)
         self._names: Set[str] = set()
 
@@ -39,6 +42,11 @@ class Capture:
         self._names.add(name)
         return name
 
+    def add(self, name: str, value: Any, size: int, address: int) -> None:
+        self.tensors.append((name, value))
+        self.sizes.append(size)
+        self.addresses.append(address)
+
     def lift(self, value: Any, path: str) -> Optional[Any]:
         """codec.Lift for NumPy arrays and scalars."""
         numpy = sys.modules.get("numpy")
@@ -49,7 +57,7 @@ class Capture:
         if type(array) is not numpy.ndarray or array.dtype.kind not in "biufc":
             return None  # also refuses subclasses: a masked array is more than its elements
         name = self.name(path)
-        self.tensors.append((name, array))
+        self.add(name, array, int(array.nbytes), 0)
         return {"tensor": name, "scalar": True} if scalar else {"tensor": name}
 
 
@@ -58,21 +66,6 @@ def entry_of(name: str, value: Any) -> Dict[str, Any]:
     fortran = value.flags.f_contiguous and not value.flags.c_contiguous
     stride = [step // value.itemsize for step in value.strides] if fortran else []
     return {"name": name, "dtype": "numpy:" + value.dtype.str, "shape": list(value.shape), "stride": stride}
-
-
-def size_of(value: Any) -> int:
-    """Bytes that `bytes_of` will give."""
-    return int(value.nbytes)
-
-
-def address(value: Any) -> Optional[int]:
-    """Where a value's bytes lie, for `still`."""
-    return None
-
-
-def still(tracked: Dict[str, Any]) -> Set[int]:
-    """Addresses of bytes that only the tracked optimizers change."""
-    return set()
 
 
 def before_steps(tracked: Dict[str, Any], call: Callable[[], None]) -> bool:

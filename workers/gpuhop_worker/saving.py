@@ -7,11 +7,11 @@ import math
 import os
 import shutil
 import sys
-import threading
 import time
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from gpuhop_worker import checkpoint, codec, files, plain_state, slots
+from gpuhop_worker.copier import Copier
 from gpuhop_worker.wire import Manifest
 
 
@@ -34,7 +34,7 @@ class Saver:
         self._runner = files.process_birth(config["runner"])
         self._slots = {name: slots.Slot(path) for name, path in config["slots"].items()}
         self._picker = slots.Picker(config["restored_slot"])
-        self._copying: Optional[threading.Thread] = None
+        self._copier = Copier()
         self._hooked = False
         self._known_fingerprint: Optional[Dict[str, Any]] = None
         self.stall_s = 0.0  # of the last save: how long the training waited
@@ -131,8 +131,7 @@ class Saver:
         self.saved_step = step
         self.skip(step)
         if work is not None:
-            self._copying = threading.Thread(target=work, name="gpuhop-copy", daemon=True)
-            self._copying.start()
+            self._copier.start(work)
         self.stall_s = time.monotonic() - began
 
     def _start(
@@ -141,23 +140,24 @@ class Saver:
         """Copy what may change before the next optimizer step; returns the work that is left, None for none."""
         kind = self._kind()
         body, found = kind.capture(tracked)
-        places, size = slots.layout([kind.size_of(value) for _, value in found.tensors])
+        places, size = slots.layout(found.sizes)
         slot = self._slots[name]
         slot.reserve(size)
-        still = kind.still(tracked) if self._hooked and not last else set()
+        still = found.still if self._hooked and not last else set()
         now: List[Any] = []
         late: List[Any] = []
-        for part in zip(found.tensors, places):
-            (late if kind.address(part[0][1]) in still else now).append(part)
+        for part in zip(found.tensors, found.sizes, found.addresses, places):
+            (late if part[2] in still else now).append(part)
         draft = {"step": step, "slot": name, "state": body, "fingerprint": self._fingerprint(kind)}
 
         def copy(parts: Any) -> List[Dict[str, Any]]:
             entries = []
-            for (title, value), place in parts:
-                raw = kind.bytes_of(value)
-                if len(raw):
-                    slots.copy(slot.view(place, len(raw)), raw)
-                entries.append(dict(kind.entry_of(title, value), offset=place, size=len(raw)))
+            for (title, value), length, address, place in parts:
+                if address:
+                    slot.take(place, address, length)
+                elif length:
+                    slots.copy(slot.view(place, length), kind.bytes_of(value))
+                entries.append(dict(kind.entry_of(title, value), offset=place, size=length))
             return entries
 
         entries = copy(now)
@@ -189,11 +189,23 @@ class Saver:
 
     def join(self) -> None:
         """Wait until the snapshot that is being copied is whole."""
-        thread, self._copying = self._copying, None
-        if thread is not None:
-            began = time.monotonic()
-            thread.join()
-            self.join_s = time.monotonic() - began
+        self.join_s = self._copier.join()
+
+    def prepare(self, tracked: Dict[str, Any]) -> None:
+        """Get the memory of the snapshots beside the training, once the state has its full size: after a step. Else the
+        first two saves would wait for it (0.8 s per GB here). Raises StateError."""
+        _, found = self._kind().capture(tracked)
+        _, size = slots.layout(found.sizes)
+        print(f"gpuhop: a state of {size / 1e6:.1f} MB; its two snapshots take as much memory each", file=sys.stderr)
+
+        def reserve() -> None:
+            try:
+                for name in self._picker.next_two():
+                    self._slots[name].reserve(size)
+            except OSError:
+                pass  # the save will tell
+
+        self._copier.start(reserve)
 
     # -- signs
 

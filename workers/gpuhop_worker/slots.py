@@ -8,6 +8,7 @@ session's folder. A command that crashes leaves its last whole snapshot in a slo
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import sys
@@ -67,6 +68,11 @@ class Slot:
         assert self._map is not None
         return memoryview(self._map)[offset : offset + size]
 
+    def take(self, offset: int, address: int, size: int) -> None:
+        """Copy `size` bytes from an address of this process, with the interpreter lock released."""
+        assert self._map is not None and offset >= 0 and offset + size <= len(self._map)
+        ctypes.memmove(ctypes.addressof(ctypes.c_char.from_buffer(self._map)) + offset, address, size)
+
     def open(self) -> None:
         """Map what is there, to read it."""
         handle = os.open(self._path, os.O_RDWR)
@@ -106,7 +112,9 @@ def _write_all(handle: int, data: Any, offset: int) -> None:
 
 def _touch(mapped: mmap.mmap) -> None:
     """Read a byte here and there: the system maps the pages around each, so that the first copy finds them mapped."""
-    max(memoryview(mapped)[:: 16 * mmap.PAGESIZE])
+    view = memoryview(mapped)
+    for start in range(0, len(view), 16 << 20):  # in pieces: other threads get their turn in between
+        max(view[start : start + (16 << 20) : 16 * mmap.PAGESIZE])
 
 
 class Picker:
@@ -120,6 +128,11 @@ class Picker:
         """`waiting`: the snapshot before has not left yet."""
         busy = self._taken[-2:] if waiting else self._taken[-1:]
         return next(name for name in NAMES if name not in busy)
+
+    def next_two(self) -> List[str]:
+        """The slots that the next two snapshots will use, when each leaves before the next."""
+        first = self.pick(waiting=False)
+        return [first, next(name for name in NAMES if name != first)]
 
     def took(self, name: str) -> None:
         self._taken.append(name)

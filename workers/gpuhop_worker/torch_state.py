@@ -6,7 +6,7 @@ Rules and traps: facts on exact resume (optimizer state by parameter name and wr
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple
+from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 import torch
 
@@ -60,9 +60,9 @@ def _dtype(name: str) -> torch.dtype:
     return found
 
 
-def _storage_key(tensor: Tensor) -> Optional[Tuple[Any, ...]]:
+def _key(tensor: Tensor) -> Any:
     """Equal keys = the same elements in the same memory (tied weights). None for empty tensors."""
-    if tensor.numel() == 0 or tensor.is_sparse:
+    if tensor.is_sparse or tensor.numel() == 0:
         return None
     return (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
 
@@ -72,7 +72,7 @@ class Capture(plain_state.Capture):
 
     def __init__(self) -> None:
         super().__init__()
-        self._seen: Dict[Tuple[Any, ...], str] = {}
+        self._seen: Dict[int, List[Tuple[Any, str]]] = {}  # address -> (tensor, name) of those that begin there
 
     def lift(self, value: Any, path: str) -> Optional[Any]:
         """codec.Lift for tensors, arrays, dtypes, devices and sizes."""
@@ -87,23 +87,30 @@ class Capture(plain_state.Capture):
         return super().lift(value, path)
 
     def _tensor(self, value: Tensor, path: str) -> Any:
-        _refuse_odd(value, path)
-        name = self.name(path)
-        key = _storage_key(value)
-        if key is not None and key in self._seen:
-            self.aliases.append((name, self._seen[key]))
+        if type(value) not in _PLAIN or value.layout is not torch.strided or value.dtype in _QUANTIZED or value.is_meta:
+            _refuse_odd(value, path)
+        name, size = self.name(path), value.nbytes
+        mark = {"tensor": name}
+        place = value.data_ptr() if size else 0
+        others = self._seen.setdefault(place, []) if size else []
+        same = next((title for other, title in others if _key(other) == _key(value)), None)
+        if same is not None:
+            self.aliases.append((name, same))
         else:
-            if key is not None:
-                self._seen[key] = name
-            self.tensors.append((name, value))
-        return {"tensor": name} if value.device.type == "cpu" else {"tensor": name, "device": str(value.device)}
+            others.append((value, name))
+            as_it_is = value.is_cpu and value.is_contiguous() and not (value.is_conj() or value.is_neg())
+            self.add(name, value, size, place if as_it_is else 0)
+        if not value.is_cpu:
+            mark["device"] = str(value.device)
+        return mark
+
+
+_PLAIN = (Tensor, torch.nn.Parameter)
+_QUANTIZED = (torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4)
 
 
 def _refuse_odd(value: Tensor, path: str) -> None:
     """Raises StateError for a tensor that is more than a dtype, a shape, strides and bytes."""
-    plain = type(value) in (Tensor, torch.nn.Parameter) and value.layout is torch.strided
-    if plain and not (value.is_quantized or value.is_meta):
-        return  # nearly all are, and there may be hundreds
     own_dispatch = getattr(type(value), "__torch_dispatch__", None)
     if own_dispatch not in (None, getattr(Tensor, "__torch_dispatch__", None)):
         raise StateError(f"{path} is a {type(value).__name__}, a kind of tensor that cannot be saved yet")
@@ -133,40 +140,6 @@ def value_of(data: files.Data, entry: Dict[str, Any], own: bool = True) -> Any:
 # ---------------------------------------------------------------- the window
 
 
-def size_of(value: Any) -> int:
-    """Bytes that `bytes_of` will give."""
-    if isinstance(value, Tensor):
-        return value.numel() * value.element_size()
-    return plain_state.size_of(value)
-
-
-def address(value: Any) -> Optional[int]:
-    """Where a tensor's bytes lie, when `bytes_of` gives those very bytes and no copy of them."""
-    if isinstance(value, Tensor) and value.device.type == "cpu" and value.is_contiguous() and not value.is_conj():
-        return value.data_ptr()
-    return None
-
-
-def still(tracked: Dict[str, Any]) -> Set[int]:
-    """Addresses of tensors that nothing but a tracked optimizer's step changes: its parameters and their state, and
-    parameters that are frozen. Parameters that take gradients but belong to no tracked optimizer are not among them,
-    nor are buffers: a forward pass may change those."""
-    found: Set[int] = set()
-    for thing in tracked.values():
-        if isinstance(thing, torch.optim.Optimizer):
-            for group in thing.param_groups:
-                found.update(parameter.data_ptr() for parameter in group["params"])
-            for state in thing.state.values():
-                if isinstance(state, dict):
-                    found.update(v.data_ptr() for v in state.values() if isinstance(v, Tensor))
-        elif isinstance(thing, torch.nn.Module):
-            frozen = [p for p in thing.parameters() if not p.requires_grad]
-            # A module that is frozen as a whole is an average or a teacher: somebody else writes to it.
-            if len(frozen) < sum(1 for _ in thing.parameters()):
-                found.update(parameter.data_ptr() for parameter in frozen)
-    return found - {0}
-
-
 def before_steps(tracked: Dict[str, Any], call: Callable[[], None]) -> bool:
     """Call before any tracked optimizer steps. False: there is none, so nothing may be copied late."""
     optimizers = [thing for thing in tracked.values() if isinstance(thing, torch.optim.Optimizer)]
@@ -178,14 +151,60 @@ def before_steps(tracked: Dict[str, Any], call: Callable[[], None]) -> bool:
 # ---------------------------------------------------------------- capture
 
 
-def parameter_names(tracked: Dict[str, Any]) -> Dict[int, str]:
+class Parts:
+    """What a module is made of, found in one walk. Names as in named_parameters(remove_duplicate=False)."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self.parameters: List[Tuple[str, Tensor]] = []
+        self.buffers: List[Tuple[str, Tensor]] = []
+        self.training: List[str] = []  # modules in training mode
+        for name, part in module.named_modules(remove_duplicate=False):
+            if part.training:
+                self.training.append(name)
+            dot = name + "." if name else ""
+            self.parameters += [(dot + key, value) for key, value in part._parameters.items() if value is not None]
+            self.buffers += [(dot + key, value) for key, value in part._buffers.items() if value is not None]
+
+    def hidden(self, held: Any) -> Dict[str, Tensor]:
+        """Buffers registered with persistent=False: they change in training too, and no state_dict holds them. `held`:
+        the names of the state_dict."""
+        return {name: buffer for name, buffer in self.buffers if name not in held}
+
+
+Walks = Dict[str, Parts]  # tracked name -> its module's parts
+
+
+def walks(tracked: Dict[str, Any]) -> Walks:
+    return {title: Parts(thing) for title, thing in tracked.items() if isinstance(thing, torch.nn.Module)}
+
+
+def parameter_names(found: Walks) -> Dict[int, str]:
     """id(parameter) -> a name that does not depend on order: '<tracked name>.<parameter name>'."""
     names: Dict[int, str] = {}
-    for title, thing in tracked.items():
-        if isinstance(thing, torch.nn.Module):
-            for name, parameter in thing.named_parameters(remove_duplicate=False):
-                names.setdefault(id(parameter), f"{title}.{name}")
+    for title, parts in found.items():
+        for name, parameter in parts.parameters:
+            names.setdefault(id(parameter), f"{title}.{name}")
     return names
+
+
+def _still(tracked: Dict[str, Any], found: Walks) -> Set[int]:
+    """Addresses of tensors that nothing but a tracked optimizer's step changes: its parameters and their state, and
+    parameters that are frozen. Parameters that take gradients but belong to no tracked optimizer are not among them,
+    nor are buffers: a forward pass may change those."""
+    still: Set[int] = set()
+    for thing in tracked.values():
+        if isinstance(thing, torch.optim.Optimizer):
+            for group in thing.param_groups:
+                still.update([parameter.data_ptr() for parameter in group["params"]])
+            for state in thing.state.values():
+                if isinstance(state, dict):
+                    still.update([v.data_ptr() for v in state.values() if isinstance(v, Tensor)])
+    for parts in found.values():
+        frozen = {id(p): p for _, p in parts.parameters if not p.requires_grad}
+        # A module that is frozen as a whole is an average or a teacher: somebody else writes to it.
+        if len(frozen) < len({id(p) for _, p in parts.parameters}):
+            still.update([parameter.data_ptr() for parameter in frozen.values()])
+    return still - {0}
 
 
 def _optimizer_state(optimizer: torch.optim.Optimizer, names: Dict[int, str]) -> Dict[str, Any]:
@@ -211,45 +230,29 @@ def _kinds(tracked: Dict[str, Any]) -> Dict[str, str]:
 
 def capture(tracked: Dict[str, Any]) -> Tuple[Any, Capture]:
     """(JSON state, tensors) of all tracked objects and RNGs. Raises StateError, naming what cannot be saved."""
-    found = Capture()
-    names = parameter_names(tracked)
+    found, parts = Capture(), walks(tracked)
+    names = parameter_names(parts)
     body = {}
     for title, thing in tracked.items():
-        body[title] = codec.encode(_state_of(thing, names), found.lift, title)
+        body[title] = codec.encode(_state_of(thing, names, parts.get(title)), found.lift, title)
     body["~kinds"] = _kinds(tracked)
     body["~rng"] = codec.encode(rng_state(), found.lift, "~rng")
+    found.still = _still(tracked, parts)
     return body, found
 
 
-def _state_of(thing: Any, names: Dict[int, str]) -> Any:
+def _state_of(thing: Any, names: Dict[int, str], parts: Optional[Parts]) -> Any:
     if isinstance(thing, torch.optim.Optimizer):
         return _optimizer_state(thing, names)
     if isinstance(thing, torch.Generator):
         return {"generator": thing.get_state()}
     if isinstance(thing, Tensor):
         return {"value": thing}
-    if isinstance(thing, torch.nn.Module):
-        return {
-            "state_dict": dict(thing.state_dict()),
-            "hidden": dict(_hidden_buffers(thing)),
-            **_mode(thing),
-        }
+    if parts is not None:
+        held = dict(thing.state_dict())
+        frozen = [name for name, parameter in parts.parameters if not parameter.requires_grad]
+        return {"state_dict": held, "hidden": parts.hidden(held), "training": parts.training, "frozen": frozen}
     return thing.state_dict()
-
-
-def _mode(module: torch.nn.Module) -> Dict[str, Any]:
-    return {
-        "training": [name for name, part in module.named_modules() if part.training],
-        "frozen": [name for name, parameter in module.named_parameters() if not parameter.requires_grad],
-    }
-
-
-def _hidden_buffers(module: torch.nn.Module) -> Iterator[Tuple[str, Tensor]]:
-    """Buffers registered with persistent=False: they change in training too, and no state_dict holds them."""
-    held = set(module.state_dict(keep_vars=True))
-    for name, buffer in module.named_buffers():
-        if name not in held:
-            yield name, buffer
 
 
 # ---------------------------------------------------------------- RNGs
@@ -282,7 +285,7 @@ def restore(tracked: Dict[str, Any], body: Dict[str, Any], tensor: plain_state.S
     """
     plain_state.check_titles(tracked, body)
     states = {title: codec.decode(body[title], _lower_for(tracked.get(title), tensor)) for title in body}
-    names = parameter_names(tracked)
+    names = parameter_names(walks(tracked))
     problems = _kind_differences(_kinds(tracked), states.get("~kinds", {}))
     problems += [p for title, thing in tracked.items() for p in _differences(title, thing, states[title], names)]
     if problems:
@@ -339,7 +342,7 @@ def _device(name: str) -> torch.device:
 
 def _differences(title: str, thing: Any, state: Any, names: Dict[int, str]) -> List[str]:
     if isinstance(thing, torch.nn.Module):
-        live = dict(thing.state_dict(), **dict(_hidden_buffers(thing)))
+        live = _live(thing)
         saved = dict(state["state_dict"], **state["hidden"])
         return _tensor_differences(title, live, saved) or _tie_differences(title, live, saved)
     if isinstance(thing, torch.optim.Optimizer):
@@ -354,6 +357,12 @@ def _differences(title: str, thing: Any, state: Any, names: Dict[int, str]) -> L
     if isinstance(thing, Tensor):
         return _tensor_differences(title, {"value": thing}, state)
     return []
+
+
+def _live(module: torch.nn.Module) -> Dict[str, Any]:
+    """The module's own parameters and buffers, hidden ones too."""
+    held = module.state_dict(keep_vars=True)
+    return dict(held, **Parts(module).hidden(held))
 
 
 def _group_differences(title: str, here: List[List[str]], there: List[List[str]]) -> List[str]:
@@ -382,7 +391,7 @@ _SCHEDULERS_OWN = ("initial_lr", "max_lr", "min_lr", "max_momentum", "base_momen
 
 def _tie_differences(title: str, live: Dict[str, Any], saved: Dict[str, Any]) -> List[str]:
     """Weights that share memory on one side only would drift apart, or be overwritten by one another."""
-    here, there = _ties(live, _storage_key), _ties(saved, id)
+    here, there = _ties(live, _key), _ties(saved, id)
     found = [f"{title}: {' and '.join(group)} share memory in the script only" for group in sorted(here - there)]
     return found + [f"{title}: {' and '.join(g)} share memory in the checkpoint only" for g in sorted(there - here)]
 
@@ -436,7 +445,7 @@ def _put_back(title: str, thing: Any, state: Any, names: Dict[int, str]) -> None
 
 
 def _load_module(module: torch.nn.Module, state: Dict[str, Any]) -> None:
-    live = dict(module.state_dict(keep_vars=True), **dict(_hidden_buffers(module)))
+    live = _live(module)
     own = {id(part) for part in (*module.parameters(), *module.buffers())}
     extra = {}
     with torch.no_grad():

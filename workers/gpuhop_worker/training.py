@@ -29,6 +29,7 @@ class Session:
         self._step = 0  # steps completed
         self._in_step = 0  # index of the step being made
         self._begun = False
+        self._prepared = False
         self._early: List[Dict[str, Any]] = []  # logged before the first step, when its index is not known yet
         self._stop = False
         self._loaders = 0
@@ -114,6 +115,9 @@ class Session:
             self._in_step = self._step
             yield self._in_step
             self._step += 1
+            if not self._prepared:
+                self._prepared = True
+                self._prepare(saver)
             if saver.progress(self._step, goal) and saver.orphaned():
                 sys.exit(DRAINED)
             if saver.due(self._step) and not (goal is not None and self._step >= goal):
@@ -121,6 +125,12 @@ class Session:
         self._last_save(saver)
         if not saver.progress(self._step, goal, done=True, force=True):
             sys.exit(DISK_FULL)
+
+    def _prepare(self, saver: Saver) -> None:
+        try:
+            saver.prepare(self._tracked)
+        except codec.StateError as error:
+            _refuse(error)
 
     def _save(self, saver: Saver) -> None:
         """A save on schedule: with a full disk training goes on, and the next one is tried when it is due."""

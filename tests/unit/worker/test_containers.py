@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import io
+import json
+import struct
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -58,6 +61,24 @@ def test_bare_numbers_are_guessed() -> None:
 def test_no_bytes_break_it(name: str, data: bytes, magic: bytes) -> None:
     whole = magic + data
     assert covered(pieces(name, memoryview(whole)), len(whole))
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 10**6) | st.floats(0, 9e5) | st.sampled_from(["F32", "BF16", "x"]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["dtype", "data_offsets", "shape", "w"]), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@given(header=JSON, rows=st.dictionaries(st.text(max_size=3), JSON, max_size=3))
+def test_a_safetensors_header_of_any_shape(header: Any, rows: Any) -> None:
+    for made in (header, rows, {"w": {"dtype": "F32", "data_offsets": header}}):
+        text = json.dumps(made).encode()
+        whole = struct.pack("<Q", len(text)) + text + bytes(200_000)
+        assert covered(pieces("x.safetensors", memoryview(whole)), len(whole))
 
 
 def test_a_zip_with_lies_in_it() -> None:

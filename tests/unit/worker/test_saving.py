@@ -91,14 +91,14 @@ def test_an_optimizer_waits_for_the_copy(bench: Bench, monkeypatch: pytest.Monke
 
     from gpuhop_worker import slots
 
-    before, go, real = bench.live(), threading.Event(), slots.copy
+    before, go, real = bench.live(), threading.Event(), slots.Slot.take
 
-    def slow(target: memoryview, source: Any) -> None:
+    def slow(slot: slots.Slot, *where: int) -> None:
         if threading.current_thread().name == "gpuhop-copy":
             assert go.wait(30)
-        real(target, source)
+        real(slot, *where)
 
-    monkeypatch.setattr(slots, "copy", slow)
+    monkeypatch.setattr(slots.Slot, "take", slow)
     bench.saver.save(bench.tracked, 1)
     bench.model(torch.randn(16, 64)).pow(2).mean().backward()
     threading.Timer(0.2, go.set).start()
@@ -117,7 +117,7 @@ def test_saves_in_a_row_are_each_of_their_moment(bench: Bench) -> None:
 
 
 def test_only_what_an_optimizer_changes_is_copied_late(bench: Bench) -> None:
-    still = torch_state.still(bench.tracked)
+    still = torch_state.capture(bench.tracked)[1].still
     late = {p.data_ptr() for p in bench.model.parameters()}
     late |= {v.data_ptr() for state in bench.optimizer.state.values() for v in state.values()}
     assert still == late
@@ -126,7 +126,7 @@ def test_only_what_an_optimizer_changes_is_copied_late(bench: Bench) -> None:
 def test_frozen_parts_of_a_module_that_trains_may_wait() -> None:
     model = nn.Sequential(nn.Linear(3, 3).requires_grad_(False), nn.Linear(3, 3))
     optimizer = torch.optim.SGD(model[1].parameters(), 0.1)
-    assert torch_state.still({"m": model, "o": optimizer}) == {p.data_ptr() for p in model.parameters()}
+    assert torch_state.capture({"m": model, "o": optimizer})[1].still == {p.data_ptr() for p in model.parameters()}
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import math
 import random
@@ -36,10 +37,11 @@ class Store:
     def save(self, **tracked: Any) -> None:
         body, found = torch_state.capture(tracked)
         parts: list[states.Part] = []
-        for name, value in found.tensors:
+        for (name, value), size, address in zip(found.tensors, found.sizes, found.addresses, strict=True):
             entry = torch_state.entry_of(name, value)
             raw = bytes(torch_state.bytes_of(value))
-            assert len(raw) == torch_state.size_of(value)
+            assert len(raw) == size
+            assert not address or ctypes.string_at(address, size) == raw
             parts.append((entry, raw, *containers.number_of(entry["dtype"])))
         parts += [({"name": name, "alias": target}, b"", 1, False) for name, target in found.aliases]
         self.manifest, _, _ = states.save(self.shelf, parts, None, self.slot, body, block=304, pack=1000)
