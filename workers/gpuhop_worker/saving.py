@@ -11,12 +11,19 @@ import threading
 import time
 from typing import Any, Callable, Dict, List, Optional
 
-from gpuhop_worker import checkpoint, codec, files, plain_state, slots
+from gpuhop_worker import checkpoint, codec, files, plain_state, slots, window
 from gpuhop_worker.wire import Manifest
 
 
 class Claimed(Exception):
     """A second process, or the command's second start, asks for the same session."""
+
+
+class Torn(Exception):
+    """A tensor was edited by the script while it was copied. Told, and the snapshot dropped."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"the script changed {name} while it was copied; later saves are done before training goes on")
 
 
 class Saver:
@@ -161,18 +168,27 @@ class Saver:
             return entries
 
         entries = copy(now)
+        marks = window.marks(kind, [(title, value, kind.size_of(value)) for (title, value), _ in late])
 
         def finish() -> None:
-            tensors = entries + copy(late) + [{"name": title, "alias": target} for title, target in found.aliases]
+            copied = copy(late)
+            for mark, entry in zip(marks, copied):
+                if not mark.holds(slot.view(entry["offset"], entry["size"])):
+                    self._hooked = False  # this script edits what was thought to hold still: all at once from now on
+                    raise Torn(mark.name)
+            tensors = entries + copied + [{"name": title, "alias": target} for title, target in found.aliases]
             checkpoint.write_snapshot(folder, dict(draft, tensors=tensors))
 
         def finish_or_drop() -> None:
             try:
                 finish()
-            except OSError as error:
-                print(f"gpuhop: the save at step {step} was skipped: {error.strerror}", file=sys.stderr)
+            except (OSError, Torn) as error:
+                fact = error.strerror if isinstance(error, OSError) else str(error)
+                print(f"gpuhop: the save at step {step} was skipped: {fact}", file=sys.stderr)
                 shutil.rmtree(folder, ignore_errors=True)
+                self.saved_step = before
 
+        before = self.saved_step
         if late:
             return finish_or_drop
         finish()

@@ -144,6 +144,11 @@ def address(value: Any) -> Optional[int]:
     return None
 
 
+def version_of(value: Tensor) -> Optional[int]:
+    """Grows with each edit of the tensor but those through `.data`. None where torch does not count."""
+    return None if value.is_inference() else value._version
+
+
 def still(tracked: Dict[str, Any]) -> Set[int]:
     """Addresses of tensors that nothing but a tracked optimizer's step changes: its parameters and their state, and
     parameters that are frozen. Parameters that take gradients but belong to no tracked optimizer are not among them,

@@ -134,8 +134,8 @@ class Session:
 
     def _last_save(self, saver: Saver) -> None:
         """The last save of a session. A state that was saved at this very step already is enough."""
+        saver.join()  # it may have to be dropped yet
         if self._step == saver.saved_step:
-            saver.join()
             return
         try:
             saver.save(self._tracked, self._step, last=True)
