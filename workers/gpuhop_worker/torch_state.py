@@ -1,4 +1,4 @@
-"""Torch objects <-> raw bytes and JSON. The only file of the worker that imports torch.
+"""Torch objects <-> raw bytes and JSON.
 
 Rules and traps: facts on exact resume (optimizer state by parameter name and written directly, because
 `load_state_dict` casts moments, pytorch#43706; schedulers are loaded before optimizers; RNGs last).
@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple
 
 import torch
 
-from gpuhop_worker import codec, plain_state
+from gpuhop_worker import codec, gradients, plain_state
 from gpuhop_worker.codec import StateError
 from gpuhop_worker.plain_state import RestoreMismatch
 
@@ -174,6 +174,7 @@ def before_steps(tracked: Dict[str, Any], call: Callable[[], None]) -> bool:
     optimizers = [thing for thing in tracked.values() if isinstance(thing, torch.optim.Optimizer)]
     for optimizer in optimizers:
         optimizer.register_step_pre_hook(lambda *arguments: call())
+        optimizer.register_step_post_hook(lambda optimizer, *arguments: gradients.mark_used(optimizer))
     return bool(optimizers)
 
 
@@ -219,6 +220,7 @@ def capture(tracked: Dict[str, Any]) -> Tuple[Any, Capture]:
     for title, thing in tracked.items():
         body[title] = codec.encode(_state_of(thing, names), found.lift, title)
     body["~kinds"] = _kinds(tracked)
+    body["~grads"] = codec.encode(gradients.capture(tracked, names), found.lift, "~grads")
     body["~rng"] = codec.encode(rng_state(), found.lift, "~rng")
     return body, found
 
@@ -291,6 +293,7 @@ def restore(tracked: Dict[str, Any], body: Dict[str, Any], tensor: Callable[[str
         raise RestoreMismatch(problems)
     for title, thing in sorted(tracked.items(), key=lambda item: _place(item[1])):
         _put_back(title, thing, states[title], names)
+    gradients.restore(tracked, names, states.get("~grads", {}))
     set_rng_state(states["~rng"])
 
 
