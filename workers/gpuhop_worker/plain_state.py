@@ -7,7 +7,7 @@ import random
 import sys
 from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
-from gpuhop_worker import codec
+from gpuhop_worker import codec, files
 from gpuhop_worker.codec import StateError
 
 
@@ -161,6 +161,17 @@ def fingerprint() -> Dict[str, Any]:
     if numpy is not None:
         found["numpy"] = numpy.__version__
     return found
+
+
+def cpu() -> str:
+    """The CPU's model, as exactly as it is told: cloud machines of several generations share a name."""
+    wanted = ("vendor_id", "cpu family", "model", "model name", "CPU implementer", "CPU part")
+    try:
+        first = files.read("/proc/cpuinfo").decode("utf-8", "replace").split("\n\n")[0]
+    except OSError:
+        return platform.processor()
+    rows = [line.partition(":") for line in first.splitlines()]
+    return " ".join(value.strip() for name, _, value in rows if name.strip() in wanted)
 
 
 def set_threads(count: int) -> None:

@@ -496,7 +496,9 @@ def fingerprint() -> Dict[str, Any]:
         cpu_capability=torch.backends.cpu.get_cpu_capability(),
         deterministic=torch.are_deterministic_algorithms_enabled(),
     )
-    if torch.cuda.is_available():
+    if not torch.cuda.is_available():
+        found["cpu"] = plain_state.cpu()  # libraries choose their kernels by more than the capability
+    else:
         found["gpu"] = torch.cuda.get_device_name(0)
         found["gpu_count"] = torch.cuda.device_count()
         found["cuda"] = torch.version.cuda
