@@ -234,8 +234,8 @@ def _user_value(name: str, value: Any) -> Callable[[Patch], None]:
 def _one_bit(monkeypatch: Patch) -> None:
     real = torch_state.tensor_from
 
-    def tensor_from(data: Any, entry: Any) -> Any:
-        value = real(data, entry)
+    def tensor_from(data: Any, entry: Any, *more: Any) -> Any:
+        value = real(data, entry, *more)
         if entry["name"] == "model.state_dict.parts.3.0.weight":
             flat = value.view(-1)[:1].view(torch.int32)
             flat ^= 1

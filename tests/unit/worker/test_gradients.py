@@ -34,7 +34,7 @@ def carried(model: Any, optimizer: Any) -> tuple[Any, Any]:
     kept = {name: value.detach().clone() for name, value in found.tensors if isinstance(value, torch.Tensor)}
     kept |= {name: torch.from_numpy(value) for name, value in found.tensors if not isinstance(value, torch.Tensor)}
     other, again = made(type(optimizer))
-    torch_state.restore({"m": other, "o": again}, dict(body, **{"~rng": _generators()}), lambda name: kept[name])
+    torch_state.restore({"m": other, "o": again}, dict(body, **{"~rng": _generators()}), lambda name, *own: kept[name])
     return other, again
 
 
@@ -99,7 +99,7 @@ def test_gradients_of_a_script_that_warmed_up_are_cleared_when_none_were_saved()
     other, again = made()
     backward(other)
     kept = dict(found.tensors)
-    torch_state.restore({"m": other, "o": again}, dict(body, **{"~rng": _generators()}), lambda name: kept[name])
+    torch_state.restore({"m": other, "o": again}, dict(body, **{"~rng": _generators()}), lambda name, *own: kept[name])
     assert values(other) == [None] * 8
 
 
