@@ -1,12 +1,14 @@
 """The suite would notice: an engine that leaves out any one piece of state fails it.
 
-tests/integration/worker/test_mutation.py spoils restored objects; here the engine itself is changed, on its way out or
-on its way in, and a training that was hopped through the store must then differ from the unbroken one.
+tests/integration/worker/test_mutation.py spoils restored objects; here the engine itself loses something on the way in,
+and a training that was hopped through the store must then differ from the unbroken one.
 """
 
 from __future__ import annotations
 
+import json
 import random
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +21,7 @@ from tests.equality.driver import Rows, hopped, unbroken, unchanged_process
 from tests.equality.programs.models import MODELS, Convolution, Hidden, Tied, mlp
 from tests.equality.programs.spec import Kill, Program
 
-from gpuhop_worker import gradients, plain_state, torch_state
+from gpuhop_worker import codec, torch_state
 from gpuhop_worker.replaying import Replay
 from gpuhop_worker.saving import Saver
 
@@ -83,107 +85,85 @@ def test_the_engine_as_it_is_passes(tmp_path: Path, wanted: dict[str, Rows], nam
 
 # ---------------------------------------------------------------- mutants: what is left out
 
+Body = dict[str, Any]
+Mutant = Callable[[Patch], None]
 
-def _when(kind: type, change: Callable[[Any, Any], Any]) -> Callable[[Patch], None]:
-    """Change the state of one kind of tracked object as it is captured: change(state, live object)."""
+
+def _body(change: Callable[[Body], Any]) -> Mutant:
+    """What is restored is not what was saved: `change` edits the JSON part in place."""
 
     def patch(monkeypatch: Patch) -> None:
-        real = torch_state._state_of
+        real = torch_state.restore
 
-        def state_of(thing: Any, names: Any) -> Any:
-            state = real(thing, names)
-            return change(state, thing) if isinstance(thing, kind) else state
+        def restore(tracked: Any, body: Body, tensor: Any) -> None:
+            changed = json.loads(json.dumps(body))
+            change(changed)
+            real(tracked, changed, tensor)
 
-        monkeypatch.setattr(torch_state, "_state_of", state_of)
+        monkeypatch.setattr(torch_state, "restore", restore)
 
     return patch
 
 
-def _kept_as_built(title: str) -> Callable[[Patch], None]:
+def _tensors(pattern: str, change: Callable[[Any], Any] = torch.zeros_like) -> Mutant:
+    """Saved tensors and arrays whose whole name matches come back otherwise: as zeros."""
+
+    def patch(monkeypatch: Patch) -> None:
+        real = torch_state.restore
+
+        def restore(tracked: Any, body: Body, tensor: Any) -> None:
+            def source(name: str, *more: Any) -> Any:
+                value = tensor(name, *more)
+                return change(value) if re.fullmatch(pattern, name) else value
+
+            real(tracked, body, source)
+
+        monkeypatch.setattr(torch_state, "restore", restore)
+
+    return patch
+
+
+def _kept_as_built(title: str) -> Mutant:
     """A tracked object that is not restored: it stays as the script built it."""
 
     def patch(monkeypatch: Patch) -> None:
         real = torch_state._put_back
-
-        def put_back(name: str, thing: Any, state: Any, names: Any) -> None:
-            if name != title:
-                real(name, thing, state, names)
-
-        monkeypatch.setattr(torch_state, "_put_back", put_back)
+        monkeypatch.setattr(torch_state, "_put_back", lambda name, *more: None if name == title else real(name, *more))
 
     return patch
 
 
-def _without(part: str, names: Callable[[str], bool]) -> Callable[[Any, Any], Any]:
-    """The module's entries that `names` picks are saved as zeros."""
+def _option(name: str, value: Any) -> Mutant:
+    def change(body: Body) -> None:
+        for group in body["optimizer"]["groups"]:
+            group[name] = codec.encode(value)
 
-    def change(state: Any, thing: Any) -> Any:
-        zeroed = {k: torch.zeros_like(v) if names(k) else v for k, v in state[part].items()}
-        return dict(state, **{part: zeroed})
-
-    return change
+    return _body(change)
 
 
-def _option(name: str, value: Any) -> Callable[[Any, Any], Any]:
-    return lambda state, thing: dict(state, groups=[dict(group, **{name: value}) for group in state["groups"]])
+def _swapped(body: Body) -> None:
+    state, a, b = body["optimizer"]["state"], "model.parts.0.norm.weight", "model.parts.0.norm.bias"
+    state[a], state[b] = state[b], state[a]
 
 
-def _moment(name: str) -> Callable[[Any, Any], Any]:
-    def change(state: Any, thing: Any) -> Any:
-        return dict(state, state={p: dict(s, **{name: torch.zeros_like(s[name])}) for p, s in state["state"].items()})
-
-    return change
-
-
-def _no_moments(state: Any, thing: Any) -> Any:
-    return dict(state, state={})
+def _extra(body: Body) -> None:
+    held = body["model"]["state_dict"]
+    (name,) = [name for name in held if name.endswith("_extra_state")]
+    held[name] = 0
 
 
-def _swapped_moments(state: Any, thing: Any) -> Any:
-    names = list(state["state"])
-    if not names:  # before the first step
-        return state
-    shapes = [state["state"][name]["exp_avg"].shape for name in names]
-    a, b = next((a, b) for i, a in enumerate(names) for j, b in enumerate(names) if i < j and shapes[i] == shapes[j])
-    return dict(state, state=dict(state["state"], **{a: state["state"][b], b: state["state"][a]}))
+def _python(body: Body) -> None:
+    body["~rng"]["python"] = codec.encode(random.getstate())
 
 
-def _extra(state: Any, thing: Any) -> Any:
-    entries = {k: 0 if k.endswith("_extra_state") else v for k, v in state["state_dict"].items()}
-    return dict(state, state_dict=entries)
+def _one_bit(value: torch.Tensor) -> torch.Tensor:
+    value = value.clone()
+    flat = value.view(-1)[:1].view(torch.int32)
+    flat ^= 1
+    return value
 
 
-def _training_mode(state: Any, thing: Any) -> Any:
-    return dict(state, training=[])
-
-
-def _nothing_frozen(state: Any, thing: Any) -> Any:
-    return dict(state, frozen=[])
-
-
-def _generator(name: str) -> Callable[[Patch], None]:
-    """One of the process's generators is not put back."""
-    setters: dict[str, tuple[Any, str]] = {
-        "python": (random, "setstate"),
-        "numpy": (numpy.random, "set_state"),
-        "torch": (torch, "set_rng_state"),
-    }
-
-    def patch(monkeypatch: Patch) -> None:
-        real = torch_state.set_rng_state
-        module, setter = setters[name]
-
-        def set_rng_state(state: Any) -> None:
-            with pytest.MonkeyPatch.context() as inner:
-                inner.setattr(module, setter, lambda value: None)
-                real(state)
-
-        monkeypatch.setattr(torch_state, "set_rng_state", set_rng_state)
-
-    return patch
-
-
-def _loader(change: Callable[[Any], Any]) -> Callable[[Patch], None]:
+def _loader(change: Callable[[Any], Any]) -> Mutant:
     def patch(monkeypatch: Patch) -> None:
         real = Replay.load_state_dict
         monkeypatch.setattr(Replay, "load_state_dict", lambda self, state: real(self, change(state)))
@@ -196,60 +176,12 @@ def _step(monkeypatch: Patch) -> None:
     monkeypatch.setattr(Saver, "restore", lambda self, tracked: max(0, real(self, tracked) - 1))
 
 
-def _aliases(monkeypatch: Patch) -> None:
-    """Tensors that share memory are saved as two."""
-    monkeypatch.setattr(torch_state, "_storage_key", lambda tensor: None)
-    monkeypatch.setattr(torch_state, "_tie_differences", lambda *arguments: [])
-
-
-def _hidden(monkeypatch: Patch) -> None:
-    monkeypatch.setattr(torch_state, "_hidden_buffers", lambda module: iter(()))
-
-
-def _gradients(fresh: bool, used: bool) -> Callable[[Patch], None]:
-    def patch(monkeypatch: Patch) -> None:
-        real = gradients.capture
-
-        def capture(tracked: Any, names: Any) -> Any:
-            found = real(tracked, names)
-            return {"fresh": found.get("fresh", {}) if fresh else {}, "used": found.get("used", []) if used else []}
-
-        monkeypatch.setattr(gradients, "capture", capture)
-
-    return patch
-
-
-def _user_value(name: str, value: Any) -> Callable[[Patch], None]:
-    def patch(monkeypatch: Patch) -> None:
-        real = plain_state.load
-
-        def load(title: str, thing: Any, state: Any) -> None:
-            real(title, thing, dict(state, **{name: value}) if title == "notes" else state)
-
-        monkeypatch.setattr(plain_state, "load", load)
-
-    return patch
-
-
-def _one_bit(monkeypatch: Patch) -> None:
-    real = torch_state.tensor_from
-
-    def tensor_from(data: Any, entry: Any, *more: Any) -> Any:
-        value = real(data, entry, *more)
-        if entry["name"] == "model.state_dict.parts.3.0.weight":
-            flat = value.view(-1)[:1].view(torch.int32)
-            flat ^= 1
-        return value
-
-    monkeypatch.setattr(torch_state, "tensor_from", tensor_from)
-
-
-def _schedulers_after_optimizers(monkeypatch: Patch) -> None:
-    """What goes wrong most often elsewhere: groups are restored, then a scheduler of its own start writes over them."""
+def _late_scheduler(monkeypatch: Patch) -> None:
+    """What goes wrong most often elsewhere: groups are restored, then a scheduler's own start writes over them."""
     real = torch_state._put_back
 
-    def put_back(name: str, thing: Any, state: Any, names: Any) -> None:
-        real(name, thing, state, names)
+    def put_back(name: str, thing: Any, *more: Any) -> None:
+        real(name, thing, *more)
         if name == "optimizer":
             for group in thing.param_groups:
                 group["lr"] = group["initial_lr"]
@@ -257,46 +189,47 @@ def _schedulers_after_optimizers(monkeypatch: Patch) -> None:
     monkeypatch.setattr(torch_state, "_put_back", put_back)
 
 
-MODULE, OPTIMIZER = Everything, torch.optim.Optimizer
-MUTANTS: dict[str, tuple[str, Callable[[Patch], None]]] = {
-    "parameters": ("all", _when(MODULE, _without("state_dict", lambda n: n == "parts.3.0.weight"))),
-    "one bit of one parameter": ("all", _one_bit),
-    "batch norm's mean": ("all", _when(MODULE, _without("state_dict", lambda n: n.endswith("running_mean")))),
-    "batch norm's count": ("all", _when(MODULE, _without("state_dict", lambda n: n.endswith("num_batches_tracked")))),
-    "hidden buffers": ("all", _hidden),
-    "one hidden buffer": ("all", _when(MODULE, _without("hidden", lambda n: n.endswith("calls")))),
-    "extra state": ("all", _when(MODULE, _extra)),
-    "train and eval": ("all", _when(MODULE, _training_mode)),
-    "frozen parameters": ("all", _when(MODULE, _nothing_frozen)),
+MODEL = r"model\.state_dict\..*"
+MUTANTS: dict[str, tuple[str, Mutant]] = {
+    "parameters": ("all", _tensors(r"model\.state_dict\.parts\.3\.0\.weight")),
+    "one bit of one parameter": ("all", _tensors(r"model\.state_dict\.parts\.3\.0\.weight", _one_bit)),
+    "batch norm's mean": ("all", _tensors(MODEL + "running_mean")),
+    "batch norm's count": ("all", _tensors(MODEL + "num_batches_tracked")),
+    "hidden buffers": ("all", _tensors(r"model\.hidden\..*")),
+    "one hidden buffer": ("all", _tensors(r"model\.hidden\..*calls")),
+    "extra state": ("all", _body(_extra)),
+    "train and eval": ("all", _body(lambda body: body["model"].update(training=[]))),
+    "frozen parameters": ("all", _body(lambda body: body["model"].update(frozen=[]))),
     "a whole model": ("all", _kept_as_built("model")),
     "a whole optimizer": ("all", _kept_as_built("optimizer")),
-    "all moments": ("all", _when(OPTIMIZER, _no_moments)),
-    "first moments": ("all", _when(OPTIMIZER, _moment("exp_avg"))),
-    "second moments": ("all", _when(OPTIMIZER, _moment("exp_avg_sq"))),
-    "counters of steps": ("all", _when(OPTIMIZER, _moment("step"))),
-    "whose moments": ("all", _when(OPTIMIZER, _swapped_moments)),
-    "learning rates": ("all", _when(OPTIMIZER, _option("lr", 0.002))),
-    "initial learning rates": ("all", _when(OPTIMIZER, _option("initial_lr", 0.002))),
-    "weight decay": ("all", _when(OPTIMIZER, _option("weight_decay", 0.3))),
-    "betas": ("all", _when(OPTIMIZER, _option("betas", (0.8, 0.9)))),
-    "learning rates, by a late scheduler": ("all", _schedulers_after_optimizers),
+    "all moments": ("all", _body(lambda body: body["optimizer"].update(state={}))),
+    "first moments": ("all", _tensors(r"optimizer\.state\..*exp_avg")),
+    "second moments": ("all", _tensors(r"optimizer\.state\..*exp_avg_sq")),
+    "counters of steps": ("all", _tensors(r"optimizer\.state\..*step")),
+    "whose moments": ("all", _body(_swapped)),
+    "learning rates": ("all", _option("lr", 0.002)),
+    "initial learning rates": ("all", _option("initial_lr", 0.002)),
+    "weight decay": ("all", _option("weight_decay", 0.3)),
+    "betas": ("all", _option("betas", (0.8, 0.9))),
+    "learning rates, by a late scheduler": ("all", _late_scheduler),
     "the scheduler": ("all", _kept_as_built("schedule")),
     "the scaler": ("all", _kept_as_built("scaler")),
     "the averaged model": ("all", _kept_as_built("average")),
     "the average by hand": ("dict", _kept_as_built("average")),
     "the script's own generator": ("all", _kept_as_built("own")),
     "the script's own state": ("all", _kept_as_built("notes")),
-    "one value of the script's own": ("all", _user_value("seen", {})),
-    "Python's generator": ("all", _generator("python")),
-    "NumPy's generator": ("all", _generator("numpy")),
-    "torch's generator": ("all", _generator("torch")),
+    "one value of the script's own": ("all", _body(lambda body: body["notes"].update(seen={}))),
+    "Python's generator": ("all", _body(_python)),
+    "NumPy's generator": ("all", _body(lambda body: body["~rng"].pop("numpy"))),
+    "torch's generator": ("all", _body(lambda body: body["~rng"].pop("torch"))),
     "the loader": ("all", _kept_as_built("loader1")),
     "the loader's epoch": ("all", _loader(lambda state: dict(state, epoch=0))),
     "the loader's place in the epoch": ("all", _loader(lambda state: dict(state, offset=state["offset"] - 1))),
     "the step": ("keyed", _step),
-    "what is shared": ("all", _aliases),
-    "gradients being accumulated": ("micro", _gradients(fresh=False, used=True)),
-    "that there are gradients": ("zeros", _gradients(fresh=False, used=False)),
+    "what tensors are one": ("all", _tensors(r"notes\.(trace|again)", torch.clone)),
+    "what arrays are one": ("all", _tensors(r"notes\.(sums|total)", numpy.copy)),
+    "gradients being accumulated": ("micro", _body(lambda body: body["~grads"].pop("fresh"))),
+    "that there are gradients": ("zeros", _body(lambda body: body.pop("~grads"))),
 }
 
 

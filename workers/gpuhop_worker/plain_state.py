@@ -26,6 +26,7 @@ class Capture:
         self.tensors: List[Tuple[str, Any]] = []
         self.aliases: List[Tuple[str, str]] = []  # (name, name of the earlier tensor with the same memory)
         self._names: Set[str] = set()
+        self._arrays: Dict[Any, str] = {}  # where an array's elements lie, and how -> its name
 
     def name(self, path: str) -> str:
         """The path, made unique: the keys "a" -> "b" and "a.b" have equal paths."""
@@ -46,7 +47,12 @@ class Capture:
         if type(array) is not numpy.ndarray or array.dtype.kind not in "biufc":
             return None  # also refuses subclasses: a masked array is more than its elements
         name = self.name(path)
-        self.tensors.append((name, array))
+        place = (array.__array_interface__["data"], array.shape, array.strides, array.dtype.str)
+        first = self._arrays.setdefault(place, name) if array.nbytes and not scalar else name
+        if first == name:
+            self.tensors.append((name, array))
+        else:
+            self.aliases.append((name, first))
         return {"tensor": name, "scalar": True} if scalar else {"tensor": name}
 
 

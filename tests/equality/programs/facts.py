@@ -42,7 +42,7 @@ def facts(parts: Any) -> dict[str, str]:
         "average": parts.average.state_dict() if parts.average is not None else None,
         "own": parts.own.get_state(),
         "notes": {k: sorted(v.items()) if isinstance(v, dict) else v for k, v in parts.notes.state_dict().items()},
-        "notes' alias": parts.notes.trace is parts.notes.again,
+        "notes' aliases": (parts.notes.trace is parts.notes.again, parts.notes.sums is parts.notes.total),
         "python": random.getstate(),
         "numpy": numpy.random.get_state(),
         "torch": torch.get_rng_state(),

@@ -36,11 +36,12 @@ class Parts:
 
 
 class Notes:
-    """State of the user's own: Python values, an array, a tensor under two names."""
+    """State of the user's own: Python values, an array and a tensor under two names each."""
 
     def __init__(self) -> None:
         self.seen: dict[int, int] = {}
         self.sums = numpy.zeros(3, dtype=numpy.float32)
+        self.total = self.sums
         self.best: tuple[float, int] = (float("inf"), -1)
         self.trace = torch.zeros(4)
         self.again = self.trace
@@ -135,6 +136,7 @@ def _note(parts: Parts, step: int, ids: list[int], losses: list[float]) -> None:
     notes.best = min(notes.best, (losses[0], step))
     notes.trace[step % 4] += losses[0]
     notes.again[0] += 1
+    notes.total[1] += 1
 
 
 def settings() -> None:
