@@ -47,6 +47,7 @@ def programs(draw: st.DrawFn) -> Program:
         micro=micro,
         zero=draw(st.sampled_from(["before", "after", "zeros"])),
         scaler=model not in ("bf16", "double") and draw(most_often(False, True)),
+        overflow=draw(st.booleans()),
         ema=draw(st.sampled_from(["", "averaged", "dict"])),
         draws=tuple(draw(st.sets(st.sampled_from(DRAWS)).map(sorted))),
         augment=draw(st.booleans()),

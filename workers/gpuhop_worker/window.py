@@ -26,6 +26,7 @@ class Mark:
         self.name = name
         self._kind = kind
         self._value = value
+        self._memory = value.untyped_storage()  # stays, also when the script gives the tensor other memory
         self._size = size
         self._step = max(1, size // 8 // count)
         self._before = self._now()

@@ -34,6 +34,7 @@ class Program:
     micro: int = 1  # steps per optimizer step: the window of accumulation spans session steps
     zero: str = "before"  # when gradients are cleared, and how: before | after | zeros
     scaler: bool = False
+    overflow: bool = False  # some gradients are infinite: the scaler leaves out the optimizer's step
     ema: str = ""  # averaged | dict | ""
     draws: tuple[str, ...] = ()  # generators that the step draws from: python, numpy, torch, own
     augment: bool = False

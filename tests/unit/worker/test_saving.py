@@ -222,6 +222,21 @@ def test_an_edit_of_what_was_copied_already_is_not_taken_for_harmless(
     assert bench.waiting() == []
 
 
+def test_memory_that_the_script_gives_up_in_the_window_is_still_there(
+    bench: Bench, held: threading.Event, tmp_path: Path
+) -> None:
+    """A tracked parameter of no module is captured itself: its memory may be exchanged, and must not be freed."""
+    free = nn.Parameter(torch.randn(1 << 20))
+    optimizer = torch.optim.SGD([free], 0.1)
+    tracked = {"f": free, "o": optimizer}
+    bench.saver.hook(tracked)
+    bench.saver.save(tracked, 1)
+    free.data = torch.zeros(1 << 20)
+    held.set()
+    bench.saver.join()
+    assert bench.waiting() == []  # nobody can tell any more what it was
+
+
 def test_memory_that_is_exchanged_in_the_window_is_no_edit(bench: Bench, held: threading.Event) -> None:
     before = bench.live()
     bench.saver.save(bench.tracked, 1)
