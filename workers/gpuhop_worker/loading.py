@@ -7,6 +7,7 @@ with worker-side randomness, persistent workers, or another number of workers).
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import random
 import sys
@@ -109,17 +110,25 @@ class _Keyed(torch.utils.data.Dataset[Any]):
 
     def __getitem__(self, place: Tuple[int, int]) -> Any:
         epoch, index = place
-        key = hashlib.sha256(f"{self._seed}/{epoch}/{index}".encode()).digest()
-        numpy = sys.modules.get("numpy")
-        kept = (random.getstate(), torch.get_rng_state(), numpy.random.get_state() if numpy else None)
-        random.seed(int.from_bytes(key[:8], "little"))
-        torch.default_generator.manual_seed(int.from_bytes(key[8:15], "little"))  # the CPU's alone, no GPU's
-        if numpy:
-            numpy.random.seed(int.from_bytes(key[16:20], "little"))
-        try:
+        with keyed(f"{self._seed}/{epoch}/{index}"):
             return self._dataset[index]
-        finally:
-            random.setstate(kept[0])
-            torch.set_rng_state(kept[1])
-            if numpy:
-                numpy.random.set_state(kept[2])
+
+
+@contextlib.contextmanager
+def keyed(key: str) -> Iterator[int]:
+    """Python's, NumPy's global and torch's CPU generator as f(key); then put back as they were. Gives a seed for
+    generators that the caller has."""
+    digest = hashlib.sha256(key.encode()).digest()
+    numpy = sys.modules.get("numpy")
+    kept = (random.getstate(), torch.get_rng_state(), numpy.random.get_state() if numpy else None)
+    random.seed(int.from_bytes(digest[:8], "little"))
+    torch.default_generator.manual_seed(int.from_bytes(digest[8:15], "little"))  # the CPU's alone, no GPU's
+    if numpy:
+        numpy.random.seed(int.from_bytes(digest[16:20], "little"))
+    try:
+        yield int.from_bytes(digest[20:27], "little")
+    finally:
+        random.setstate(kept[0])
+        torch.set_rng_state(kept[1])
+        if numpy:
+            numpy.random.set_state(kept[2])

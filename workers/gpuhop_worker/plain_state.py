@@ -32,6 +32,7 @@ class Capture:
         self.still: Set[int] = set()  # addresses of bytes that only the tracked optimizers change
         self.aliases: List[Tuple[str, str]] = []  # (name, name of the earlier tensor with the same memory)
         self._names: Set[str] = set()
+        self._arrays: Dict[Any, str] = {}  # where an array's elements lie, and how -> its name
 
     def name(self, path: str) -> str:
         """The path, made unique: the keys "a" -> "b" and "a.b" have equal paths."""
@@ -57,7 +58,12 @@ class Capture:
         if type(array) is not numpy.ndarray or array.dtype.kind not in "biufc":
             return None  # also refuses subclasses: a masked array is more than its elements
         name = self.name(path)
-        self.add(name, array, int(array.nbytes), 0)
+        place = (array.__array_interface__["data"], array.shape, array.strides, array.dtype.str)
+        first = self._arrays.setdefault(place, name) if array.nbytes and not scalar else name
+        if first == name:
+            self.add(name, array, int(array.nbytes), 0)
+        else:
+            self.aliases.append((name, first))
         return {"tensor": name, "scalar": True} if scalar else {"tensor": name}
 
 
@@ -158,6 +164,17 @@ def fingerprint() -> Dict[str, Any]:
     if numpy is not None:
         found["numpy"] = numpy.__version__
     return found
+
+
+def cpu() -> str:
+    """The CPU's model, as exactly as it is told: cloud machines of several generations share a name."""
+    wanted = ("vendor_id", "cpu family", "model", "model name", "CPU implementer", "CPU part")
+    try:
+        first = files.read("/proc/cpuinfo").decode("utf-8", "replace").split("\n\n")[0]
+    except OSError:
+        return platform.processor()
+    rows = [line.partition(":") for line in first.splitlines()]
+    return " ".join(value.strip() for name, _, value in rows if name.strip() in wanted)
 
 
 def set_threads(count: int) -> None:

@@ -10,13 +10,23 @@ import sys
 import time
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from gpuhop_worker import checkpoint, codec, files, plain_state, slots
+from gpuhop_worker import checkpoint, codec, files, plain_state, slots, window
 from gpuhop_worker.copier import Copier
 from gpuhop_worker.wire import Manifest
+
+# Bytes. To watch a smaller tensor, while it is copied beside the training, takes longer than to copy it.
+LEAST_LATE = 4096
 
 
 class Claimed(Exception):
     """A second process, or the command's second start, asks for the same session."""
+
+
+class Torn(Exception):
+    """A tensor was edited by the script while it was copied. Told, and the snapshot dropped."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"the script changed {name} while it was copied; later saves are done before training goes on")
 
 
 class Saver:
@@ -147,7 +157,8 @@ class Saver:
         now: List[Any] = []
         late: List[Any] = []
         for part in zip(found.tensors, found.sizes, found.addresses, places):
-            (late if part[2] in still else now).append(part)
+            waits = part[2] in still and part[1] >= LEAST_LATE and part[1] % 8 == 0
+            (late if waits else now).append(part)
         draft = {"step": step, "slot": name, "state": body, "fingerprint": self._fingerprint(kind)}
 
         def copy(parts: Any) -> List[Dict[str, Any]]:
@@ -161,18 +172,27 @@ class Saver:
             return entries
 
         entries = copy(now)
+        marks = window.marks(kind, [(title, value, length, address) for (title, value), length, address, _ in late])
 
         def finish() -> None:
-            tensors = entries + copy(late) + [{"name": title, "alias": target} for title, target in found.aliases]
+            copied = copy(late)
+            for mark, entry in zip(marks, copied):
+                if not mark.holds(slot.view(entry["offset"], entry["size"])):
+                    self._hooked = False  # this script edits what was thought to hold still: all at once from now on
+                    raise Torn(mark.name)
+            tensors = entries + copied + [{"name": title, "alias": target} for title, target in found.aliases]
             checkpoint.write_snapshot(folder, dict(draft, tensors=tensors))
 
         def finish_or_drop() -> None:
             try:
                 finish()
-            except OSError as error:
-                print(f"gpuhop: the save at step {step} was skipped: {error.strerror}", file=sys.stderr)
+            except (OSError, Torn) as error:
+                fact = error.strerror if isinstance(error, OSError) else str(error)
+                print(f"gpuhop: the save at step {step} was skipped: {fact}", file=sys.stderr)
                 shutil.rmtree(folder, ignore_errors=True)
+                self.saved_step = before
 
+        before = self.saved_step
         if late:
             return finish_or_drop
         finish()

@@ -1,4 +1,4 @@
-"""Torch objects <-> raw bytes and JSON. The only file of the worker that imports torch.
+"""Torch objects <-> raw bytes and JSON.
 
 Rules and traps: facts on exact resume (optimizer state by parameter name and written directly, because
 `load_state_dict` casts moments, pytorch#43706; schedulers are loaded before optimizers; RNGs last).
@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 import torch
 
-from gpuhop_worker import codec, files, plain_state
+from gpuhop_worker import codec, files, gradients, plain_state
 from gpuhop_worker.codec import StateError
 from gpuhop_worker.plain_state import RestoreMismatch
 
@@ -19,8 +19,11 @@ Tensor = torch.Tensor
 # ---------------------------------------------------------------- bytes
 
 
+_NAMES = {value: str(value).replace("torch.", "") for value in vars(torch).values() if isinstance(value, torch.dtype)}
+
+
 def dtype_name(tensor: Tensor) -> str:
-    return str(tensor.dtype).replace("torch.", "")
+    return _NAMES[tensor.dtype]
 
 
 def tensor_bytes(tensor: Tensor) -> memoryview:
@@ -140,11 +143,20 @@ def value_of(data: files.Data, entry: Dict[str, Any], own: bool = True) -> Any:
 # ---------------------------------------------------------------- the window
 
 
+def version_of(value: Tensor) -> Optional[int]:
+    """Grows with each edit of the tensor but those through `.data`. None where torch does not count."""
+    try:
+        return value._version
+    except RuntimeError:  # an inference tensor
+        return None
+
+
 def before_steps(tracked: Dict[str, Any], call: Callable[[], None]) -> bool:
     """Call before any tracked optimizer steps. False: there is none, so nothing may be copied late."""
     optimizers = [thing for thing in tracked.values() if isinstance(thing, torch.optim.Optimizer)]
     for optimizer in optimizers:
         optimizer.register_step_pre_hook(lambda *arguments: call())
+        optimizer.register_step_post_hook(lambda optimizer, *arguments: gradients.mark_used(optimizer))
     return bool(optimizers)
 
 
@@ -236,6 +248,7 @@ def capture(tracked: Dict[str, Any]) -> Tuple[Any, Capture]:
     for title, thing in tracked.items():
         body[title] = codec.encode(_state_of(thing, names, parts.get(title)), found.lift, title)
     body["~kinds"] = _kinds(tracked)
+    body["~grads"] = codec.encode(gradients.capture(tracked, names), found.lift, "~grads")
     body["~rng"] = codec.encode(rng_state(), found.lift, "~rng")
     found.still = _still(tracked, parts)
     return body, found
@@ -292,6 +305,7 @@ def restore(tracked: Dict[str, Any], body: Dict[str, Any], tensor: plain_state.S
         raise RestoreMismatch(problems)
     for title, thing in sorted(tracked.items(), key=lambda item: _place(item[1])):
         _put_back(title, thing, states[title], names)
+    gradients.restore(tracked, names, states.get("~grads", {}))
     set_rng_state(states["~rng"])
 
 
@@ -497,7 +511,9 @@ def fingerprint() -> Dict[str, Any]:
         cpu_capability=torch.backends.cpu.get_cpu_capability(),
         deterministic=torch.are_deterministic_algorithms_enabled(),
     )
-    if torch.cuda.is_available():
+    if not torch.cuda.is_available():
+        found["cpu"] = plain_state.cpu()  # libraries choose their kernels by more than the capability
+    else:
         found["gpu"] = torch.cuda.get_device_name(0)
         found["gpu_count"] = torch.cuda.device_count()
         found["cuda"] = torch.version.cuda

@@ -63,7 +63,16 @@ class Session:
         rank, world, collate, pin; see gpuhop_worker.loading.KeyedLoader."""
         from gpuhop_worker.loading import KeyedLoader
 
-        made = KeyedLoader(dataset, batch_size, **options)
+        return self._tracked_loader(KeyedLoader(dataset, batch_size, **options))
+
+    def replay(self, loader: Any, seed: int = 0) -> Any:
+        """Batches of a plain DataLoader, also over an iterable dataset, exact over hops: `next(batches)`. What the
+        epoch gave before is read again; see gpuhop_worker.replaying.Replay."""
+        from gpuhop_worker.replaying import Replay
+
+        return self._tracked_loader(Replay(loader, seed))
+
+    def _tracked_loader(self, made: Any) -> Any:
         self._loaders += 1
         self.track(**{f"loader{self._loaders}": made})
         return made
@@ -144,8 +153,8 @@ class Session:
 
     def _last_save(self, saver: Saver) -> None:
         """The last save of a session. A state that was saved at this very step already is enough."""
+        saver.join()  # it may have to be dropped yet
         if self._step == saver.saved_step:
-            saver.join()
             return
         try:
             saver.save(self._tracked, self._step, last=True)

@@ -13,6 +13,7 @@ FILES = sorted(WORKERS.rglob("*.py"))
 EXTRA = {
     "torch_state.py": {"torch"},
     "loading.py": {"torch"},
+    "gradients.py": {"torch"},
     "plain_state.py": {"numpy"},
     "codecs.py": {"numpy", "zstandard"},
     "hashing.py": {"blake3"},

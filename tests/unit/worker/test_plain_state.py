@@ -103,6 +103,15 @@ def test_equal_paths_are_two_arrays() -> None:
     assert [int(v[0]) for v in (got["a"]["b"], got["a.b"], got["l"][0], got["l[0]"])] == [1, 2, 3, 4]
 
 
+def test_one_array_under_two_names_is_saved_once() -> None:
+    shared, one = numpy.arange(6.0).reshape(2, 3), numpy.float64(1)
+    state = {"a": shared, "b": [shared], "c": shared.copy(), "d": shared[:1], "e": shared.T, "f": one, "g": one}
+    _, found = plain_state.capture({"box": Box(**state)})
+    assert found.aliases == [("box.b[0]", "box.a")]
+    _, found = plain_state.capture({"box": Box(a=numpy.zeros(0), b=numpy.zeros(0))})
+    assert found.aliases == []
+
+
 def test_pythons_and_numpys_generators_go_on_where_they_were() -> None:
     random.seed(1)
     numpy.random.seed(2)

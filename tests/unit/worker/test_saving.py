@@ -2,20 +2,40 @@
 
 from __future__ import annotations
 
+import json
 import os
+import random
 import shutil
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from torch import nn
 
-from gpuhop_worker import checkpoint, torch_state
+from gpuhop_worker import checkpoint, slots, torch_state
 from gpuhop_worker.saving import Saver, interval
 from gpuhop_worker.slots import Slot
 
 pytestmark = pytest.mark.torch
+
+
+class Notes:
+    """State of the user's own."""
+
+    def __init__(self) -> None:
+        self.array = numpy.arange(2000.0)
+        self.tensor = torch.arange(2000.0)
+        self.seen: dict[str, list[int]] = {"ids": [1, 2]}
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.__dict__
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        raise NotImplementedError
 
 
 class Bench:
@@ -43,7 +63,8 @@ class Bench:
         self.loose = nn.Linear(200, 200)  # takes gradients, belongs to no optimizer
         self.average = nn.Linear(64, 300).requires_grad_(False)
         self.optimizer = torch.optim.AdamW(self.model.parameters())
-        self.tracked = {"m": self.model, "l": self.loose, "a": self.average, "o": self.optimizer}
+        self.notes = Notes()
+        self.tracked = {"m": self.model, "l": self.loose, "a": self.average, "o": self.optimizer, "n": self.notes}
         self.saver = Saver(config)
         self.saver.hook(self.tracked)
         self.train()
@@ -52,12 +73,18 @@ class Bench:
         self.model(torch.randn(16, 64)).pow(2).mean().backward()
         self.optimizer.step()
 
-    def live(self) -> dict[str, bytes]:
-        _, found = torch_state.capture(self.tracked)
-        return {name: bytes(torch_state.bytes_of(value)) for name, value in found.tensors}
+    def live(self) -> dict[str, Any]:
+        body, found = torch_state.capture(self.tracked)
+        return {
+            "state": json.dumps(body),
+            **{name: bytes(torch_state.bytes_of(value)) for name, value in found.tensors},
+        }
 
-    def snapshot(self) -> dict[str, bytes]:
-        """The newest snapshot's bytes, as the runner would read them; it then counts as shipped."""
+    def waiting(self) -> list[str]:
+        return os.listdir(self.root / "spool")
+
+    def snapshot(self) -> dict[str, Any]:
+        """The newest snapshot's state and bytes, as the runner would read them; it then counts as shipped."""
         folder = self.root / "spool" / sorted(os.listdir(self.root / "spool"))[-1]
         draft = checkpoint.read_draft(str(folder))
         assert draft is not None, "the snapshot is not whole"
@@ -65,7 +92,8 @@ class Bench:
         slot.open()
         parts = [entry for entry in draft["tensors"] if "offset" in entry]
         shutil.rmtree(folder)
-        return {entry["name"]: bytes(slot.view(entry["offset"], entry["size"])) for entry in parts}
+        found = {entry["name"]: bytes(slot.view(entry["offset"], entry["size"])) for entry in parts}
+        return {"state": json.dumps(draft["state"]), **found}
 
 
 @pytest.fixture
@@ -85,13 +113,42 @@ def test_what_changes_in_a_forward_pass_is_copied_before_save_returns(bench: Ben
     assert bench.snapshot() == before
 
 
-def test_an_optimizer_waits_for_the_copy(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The copy is held up until the step has begun; the step's first act is to join it."""
-    import threading
+def scramble(bench: Bench) -> None:
+    """Change every bit of state that a script can reach."""
+    with torch.no_grad():
+        for module in (bench.model, bench.loose, bench.average):
+            for value in [*module.parameters(), *module.buffers()]:
+                value.copy_(torch.randn(value.shape).to(value.dtype))
+        for state in bench.optimizer.state.values():
+            for value in state.values():
+                value.add_(3.0)
+    for group in bench.optimizer.param_groups:
+        group["lr"] *= 2
+    bench.notes.array += 1
+    bench.notes.tensor += 1
+    bench.notes.seen["ids"].append(3)
+    random.random(), numpy.random.rand(), torch.rand(1)
 
-    from gpuhop_worker import slots
 
-    before, go, real = bench.live(), threading.Event(), slots.Slot.take
+def test_a_last_save_holds_the_values_of_the_call_whatever_comes_after(bench: Bench) -> None:
+    before = bench.live()
+    bench.saver.save(bench.tracked, 1, last=True)
+    scramble(bench)
+    assert bench.snapshot() == before
+
+
+def test_so_does_any_other_once_an_optimizer_has_begun_its_step(bench: Bench) -> None:
+    before = bench.live()
+    bench.saver.save(bench.tracked, 1)
+    bench.saver.join()  # as the optimizer's hook does it
+    scramble(bench)
+    assert bench.snapshot() == before
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Copies beside the training wait until this is set."""
+    go, real = threading.Event(), slots.Slot.take
 
     def slow(slot: slots.Slot, *where: int) -> None:
         if threading.current_thread().name == "gpuhop-copy":
@@ -99,9 +156,102 @@ def test_an_optimizer_waits_for_the_copy(bench: Bench, monkeypatch: pytest.Monke
         real(slot, *where)
 
     monkeypatch.setattr(slots.Slot, "take", slow)
+    return go
+
+
+def _swap_in_the_average(bench: Bench) -> None:
+    with torch.no_grad():
+        for name, value in bench.average.named_parameters():
+            bench.model.get_parameter(f"0.{name}").copy_(value)
+
+
+def _load(bench: Bench) -> None:
+    bench.model.load_state_dict({k: torch.zeros_like(v) for k, v in bench.model.state_dict().items()})
+
+
+def _first_phase(bench: Bench) -> None:
+    """As sharpness-aware minimization does before its optimizer steps."""
+    for parameter in bench.model.parameters():
+        parameter.data.add_(0.05 * torch.randn(parameter.shape))
+
+
+def _moments(bench: Bench) -> None:
+    next(iter(bench.optimizer.state.values()))["exp_avg"].mul_(0.5)
+
+
+def _one_element(bench: Bench) -> None:
+    with torch.no_grad():
+        bench.model.get_parameter("2.weight")[3, 33] = 0.25
+
+
+EDITS = [_swap_in_the_average, _load, _first_phase, _moments, _one_element]
+
+
+@pytest.mark.parametrize("edit", EDITS, ids=lambda f: f.__name__.strip("_"))
+def test_what_is_edited_in_the_window_makes_no_torn_snapshot(
+    bench: Bench, held: threading.Event, capfd: pytest.CaptureFixture[str], edit: Callable[[Bench], None]
+) -> None:
+    bench.saver.save(bench.tracked, 1)
+    edit(bench)
+    held.set()
+    bench.train()
+    assert bench.waiting() == []
+    assert bench.saver.saved_step == 0
+    assert "gpuhop: the save at step 1 was skipped: the script changed " in capfd.readouterr().err
+    before = bench.live()
+    bench.saver.save(bench.tracked, 2)  # this script's saves are done at once from now on
+    edit(bench)
+    assert bench.snapshot() == before
+    assert bench.saver.saved_step == 2
+
+
+def test_an_edit_of_what_was_copied_already_is_not_taken_for_harmless(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The edit comes between the copy of a tensor and the end of all copies: nobody can tell on which side it was."""
+    real, weight = slots.Slot.take, bench.model.get_parameter("2.weight")
+
+    def take(slot: slots.Slot, offset: int, address: int, size: int) -> None:
+        real(slot, offset, address, size)
+        if threading.current_thread().name == "gpuhop-copy" and address == weight.data_ptr():
+            weight.data.mul_(2.0)
+
+    monkeypatch.setattr(slots.Slot, "take", take)
+    bench.saver.save(bench.tracked, 1)
+    bench.saver.join()
+    assert bench.waiting() == []
+
+
+def test_memory_that_the_script_gives_up_in_the_window_is_still_there(bench: Bench, held: threading.Event) -> None:
+    """A tracked parameter of no module is captured itself: its memory may be exchanged, and must not be freed."""
+    free = nn.Parameter(torch.randn(1 << 20))
+    was = free.detach().clone()
+    optimizer = torch.optim.SGD([free], 0.1)
+    tracked = {"f": free, "o": optimizer}
+    bench.saver.hook(tracked)
+    bench.saver.save(tracked, 1)
+    free.data = torch.zeros(1 << 20)
+    held.set()
+    bench.saver.join()
+    assert bench.snapshot()["f.value"] == was.numpy().tobytes()
+
+
+def test_memory_that_is_exchanged_in_the_window_is_no_edit(bench: Bench, held: threading.Event) -> None:
+    before = bench.live()
+    bench.saver.save(bench.tracked, 1)
+    for parameter in bench.model.parameters():
+        parameter.data = torch.zeros_like(parameter)
+    held.set()
+    bench.saver.join()
+    assert bench.snapshot() == before
+
+
+def test_an_optimizer_waits_for_the_copy(bench: Bench, held: threading.Event) -> None:
+    """The copy is held up until the step has begun; the step's first act is to join it."""
+    before = bench.live()
     bench.saver.save(bench.tracked, 1)
     bench.model(torch.randn(16, 64)).pow(2).mean().backward()
-    threading.Timer(0.2, go.set).start()
+    threading.Timer(0.2, held.set).start()
     bench.optimizer.step()
     assert bench.snapshot() == before
     assert bench.live() != before
