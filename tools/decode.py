@@ -55,7 +55,7 @@ def block(root: Path, manifest: dict[str, Any], row: list[Any], depth: int = 16)
             raise Unreadable(f"codec {codec} is not known")
     except FileNotFoundError as error:
         raise Unreadable(f"{key} is missing") from error
-    except (zlib.error, struct.error, ValueError) as error:
+    except (zlib.error, struct.error, ValueError, IndexError) as error:
         raise Unreadable(f"a block of {key} cannot be decoded: {error}") from error
     if len(part) != raw or hashed(manifest.get("hash", "sha256"), part) != digest:
         raise Unreadable(f"a block of {key} does not match its hash")

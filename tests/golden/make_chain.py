@@ -4,6 +4,7 @@ goes. Format 3 with BLAKE3."""
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import random
 import struct
@@ -17,6 +18,7 @@ DTYPES = {"w": "float32", "m": "float64", "half": "bfloat16", "count": "int32", 
 PLACES = {0: (1, 1), 1: (1, 2), 2: (1, 3), 3: (2, 1), 4: (2, 2)}  # step -> token, seq
 
 
+@functools.cache
 def values(name: str, step: int) -> bytes:
     """What a tensor holds after `step` steps, in plain Python so that every machine makes the same bytes."""
     dice = random.Random(name)
