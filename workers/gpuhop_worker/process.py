@@ -11,6 +11,8 @@ from typing import Callable, Dict, Iterator, List, Optional
 
 from gpuhop_worker import files
 
+POLL_S = 0.05  # how often a running command is looked at
+
 
 def shell(command: str) -> List[str]:
     """bash stops at the first failing line; where there is none, sh does."""
