@@ -8,11 +8,9 @@ import sys
 from typing import Any, Dict, Mapping, Optional
 
 from gpuhop_worker import files
+from gpuhop_worker.localstate import Start
 from gpuhop_worker.places import Places
-from gpuhop_worker.restore import Restored
 from gpuhop_worker.wire import Grant
-
-FIRST_SLOT = "a"  # what a restored state is put into
 
 
 def environment(
@@ -40,12 +38,17 @@ def of_the_worker(grant: Grant, places: Places) -> Dict[str, str]:
     return extra
 
 
-def write_session_file(grant: Grant, places: Places, slots: Dict[str, str], restored: Optional[Restored]) -> None:
-    """For gpuhop_worker.training, in the user's process. `slots`: name -> path. Raises OSError."""
+def write_session_file(
+    grant: Grant, places: Places, slots: Dict[str, str], start: Optional[Start], snapshots: int
+) -> None:
+    """For gpuhop_worker.training, in the user's process. `slots`: name -> path; `snapshots`: the last number that a
+    process which crashed has used. Raises OSError."""
     config: Dict[str, Any] = {
-        "restore": places.manifest if restored is not None else None,
-        "restored_slot": FIRST_SLOT if restored is not None else None,
-        "offsets": restored.offsets if restored is not None else {},
+        "restore": places.manifest if start is not None else None,
+        "restored_slot": start.slot if start is not None else None,
+        "base_slot": start.base if start is not None else None,
+        "offsets": start.offsets if start is not None else {},
+        "snapshots": snapshots,
         "slots": slots,
         "spool": places.spool,
         "metrics": places.metrics,

@@ -15,14 +15,17 @@ from gpuhop_worker.stopping import Stopping
 from gpuhop_worker.watching import Watching
 from gpuhop_worker.wire import Grant
 
+GONE_S = 2.0  # that killed processes may take to be gone
+
 
 @dataclass(frozen=True)
 class End:
     """How a command ended. `status`: exit code, negative for a signal; `cut_off_at`: the wall clock's time of an end
-    that it did not choose, None for one that it did."""
+    that it did not choose, None for one that it did; `survived`: some of its processes could not be ended."""
 
     status: int
     cut_off_at: Optional[float]
+    survived: bool = False
 
 
 class Commanding:
@@ -60,7 +63,7 @@ class Commanding:
             self._output_ends()
         self._orders.raise_if_fenced()
         self._look()
-        return End(exit_code(raw), None if self._stopping.own_will(raw) else ended_at)
+        return End(exit_code(raw), None if self._stopping.own_will(raw) else ended_at, not command.gone(GONE_S))
 
     def _turn(self, command: Command, watching: Optional[Watching]) -> None:
         self._look()

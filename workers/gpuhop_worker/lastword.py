@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Callable, List
 
 from gpuhop_worker import outputs
+from gpuhop_worker.lives import Lives
+from gpuhop_worker.restarts import repeated
 from gpuhop_worker.shipper import Shipper
 from gpuhop_worker.store import GrantStore
 from gpuhop_worker.verdict import Ended
@@ -22,8 +24,10 @@ def ship_outputs(grant: Grant, store: GrantStore, folder: str, end: Ended, say: 
         return []
 
 
-def result_of(grant: Grant, end: Ended, step: int, shipper: Shipper, train_s: float, sent: List[str]) -> Result:
-    """`train_s`: seconds of the session's clock; `sent`: keys of the outputs."""
+def result_of(
+    grant: Grant, end: Ended, step: int, shipper: Shipper, train_s: float, sent: List[str], lives: Lives
+) -> Result:
+    """`train_s`: seconds of the session's clock; `sent`: keys of the outputs; `lives`: of the command."""
     return Result(
         token=grant.token,
         status=end.status,
@@ -36,4 +40,6 @@ def result_of(grant: Grant, end: Ended, step: int, shipper: Shipper, train_s: fl
         message=end.message,
         outputs=sent,
         progressed=shipper.progressed,
+        restarts=lives.restarts,
+        repeated=repeated(lives.crashes),
     )

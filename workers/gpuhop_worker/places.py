@@ -49,6 +49,11 @@ class Places:
         return self.at("ctl", "metrics.jsonl")
 
     @property
+    def claim(self) -> str:
+        """Which process of the command trains."""
+        return self.metrics + ".claim"
+
+    @property
     def progress(self) -> str:
         return self.at("ctl", "progress.json")
 

@@ -31,6 +31,13 @@ class Progress:
             self._train_from = (self._elapsed(), noted["step"])
         self.step, self.done = noted["step"], noted["done"]
 
+    def start_again(self, step: int) -> None:
+        """The command begins anew at this step; what it noted before it crashed counts no more."""
+        files.remove(self._path)
+        self._finder.forget()
+        self._train_from = None
+        self.step, self.done = step, False
+
     def speed(self) -> float:
         """Steps per second of the session's clock; 0 while it is not known."""
         if self._train_from is None:

@@ -13,11 +13,12 @@ import time
 import traceback
 from typing import Callable, Dict, List, Optional
 
-from gpuhop_worker import child, lastword, preparing, wire
+from gpuhop_worker import child, lastword, localstate, preparing, restarts, wire
 from gpuhop_worker.beat import Heart
-from gpuhop_worker.child import FIRST_SLOT
 from gpuhop_worker.commanding import Commanding, End, lead_s
 from gpuhop_worker.folder import FolderWatch
+from gpuhop_worker.lives import Lives
+from gpuhop_worker.localstate import FIRST_SLOT
 from gpuhop_worker.logbook import Logbook
 from gpuhop_worker.orders import Fenced, Orders
 from gpuhop_worker.places import Places
@@ -77,6 +78,18 @@ class Runner:
         spool = self._places.spool
         self._shipper = Shipper(grant, self._store, spool, self._slots, self._before_commit, self._still_ours)
         self._shipping = Shipping(self._shipper, spool, self._heart, self._orders, say)
+        self._lives = Lives(
+            grant,
+            self._places,
+            self._slots,
+            self._shipper,
+            self._shipping,
+            self._metrics,
+            self._progress,
+            self._orders,
+            self._ask_first,
+            say,
+        )
 
     def stop_by_signal(self) -> None:
         """From a signal handler: it only sets the order."""
@@ -109,9 +122,13 @@ class Runner:
     def _before_commit(self) -> int:
         """The last thing before a manifest: metrics durable, and the token still ours as far as one can know."""
         lines = self._metrics.durable()
+        self._ask_first()
+        return lines
+
+    def _ask_first(self) -> None:
+        """A session that was frozen hears here that another one holds the job. Raises Fenced."""
         self._heart.fresh()
         self._orders.raise_if_fenced()
-        return lines
 
     def _flush(self) -> None:
         """Logs and metrics, as far as they go; what does not is kept for the next time."""
@@ -216,14 +233,13 @@ class Runner:
     def _train(self, restored: Optional[Restored]) -> Ended:
         grant, places = self._grant, self._places
         watching = self._watching(restored) if grant.mode == "folder" else None
-        if watching is None:
-            child.write_session_file(grant, places, self._slots.paths, restored)
+        start = localstate.of_restored(restored) if restored is not None else None
         env = child.environment(grant, self._environ, self._bundle, child.of_the_worker(grant, places))
         stopping = Stopping(grant, places.drain, self._elapsed, self._log.say)
         commanding = Commanding(grant, places.code, self._log, self._orders, self._progress, stopping, self._look)
         stop_ships = every(POLL_S, self._shipping.turn, self._log.say)
         try:
-            end = commanding.run(env, watching)
+            end = self._lives.run(commanding, env, start, watching)
         finally:
             stop_ships()
         return self._settle(end, watching)
@@ -241,15 +257,17 @@ class Runner:
     def _settle(self, end: End, watching: Optional[Watching]) -> Ended:
         """The last snapshot goes out, then the verdict over the command."""
         self._progress.phase = "ship"
-        self._heart.fresh()
-        self._orders.raise_if_fenced()
+        self._ask_first()
         full = watching is not None and not watching.take_last(end.cut_off_at)
         self._shipping.last()
         self._metrics.durable()
         if full:
             fact = "the last state of the folder did not fit on the session's disk"
             return Ended("failed", "disk_full", fact, end.status)
-        return verdict(self._grant, end.status, self._progress.step, self._progress.done, self._orders.stop)
+        ended = verdict(self._grant, end.status, self._progress.step, self._progress.done, self._orders.stop)
+        if ended.reason == "script_failed" and restarts.repeated(self._lives.crashes):
+            return Ended(ended.status, ended.reason, f"{ended.message}, twice from the same state", ended.code)
+        return ended
 
     def _say_last(self, end: Ended, stop_logs: Callable[[], None]) -> int:
         grant, say = self._grant, self._log.say
@@ -261,7 +279,9 @@ class Runner:
             self._flush()
             self._heart.look()
             self._orders.raise_if_fenced()
-            result = lastword.result_of(grant, end, self._progress.step, self._shipper, self._elapsed(), sent)
+            result = lastword.result_of(
+                grant, end, self._progress.step, self._shipper, self._elapsed(), sent, self._lives
+            )
             self._store.put_once(wire.result_key(grant.job, grant.token), result.to_bytes())
         except StoreFailure as failure:
             say(f"the result could not be written: {failure}")

@@ -306,6 +306,17 @@ def test_a_command_that_fails_after_progress_is_tried_once_more(home: Path) -> N
     check_training(rig, 300)
 
 
+def test_a_command_that_failed_twice_in_one_session_fails_the_job_at_once(home: Path) -> None:
+    rig, services = scripted(home, (profile(), Script(fate={1: "fail-twice"})))
+    rig.submit()
+    rig.run(services["lab"].advance)
+    assert (rig.job().state, rig.job().reason, len(rig.rows())) == (JobState.FAILED, Reason.SCRIPT_FAILED, 1)
+    rig.wish(Wish.RUN)
+    rig.run(services["lab"].advance)
+    assert rig.job().state is JobState.DONE
+    check_training(rig, 300)
+
+
 def test_ten_sessions_without_a_checkpoint_end_the_job_and_resume_gives_ten_more(home: Path) -> None:
     rig, services = scripted(home, (profile(), Script(usual="idle")))
     rig.submit(spec(100_000))
