@@ -26,6 +26,11 @@ class Places:
         return self.at("claimed")
 
     @property
+    def lib(self) -> str:
+        """Packages that the worker installed for itself."""
+        return self.at("lib")
+
+    @property
     def code(self) -> str:
         return self.at("code")
 

@@ -11,7 +11,7 @@ import os
 import sys
 import time
 import traceback
-from typing import Callable, Dict, List, Optional
+from typing import Callable, Dict, List, Optional, Sequence
 
 from gpuhop_worker import child, lastword, localstate, preparing, restarts, wire
 from gpuhop_worker.beat import Heart
@@ -52,17 +52,25 @@ def numbered(store: GrantStore, grant: Grant, what: str) -> List[str]:
 
 class Runner:
     """`bundle`: path of the zipapp or folder that holds this package, for the command's PYTHONPATH. `patience_s`: how
-    long one store operation is tried again while the store is away."""
+    long one store operation is tried again while the store is away. `began`: when the session's time began, as
+    time.monotonic() tells it; `notes`: what happened since then, for the log."""
 
     def __init__(
-        self, grant: Grant, folder: str, bundle: str, environ: Dict[str, str], patience_s: float = 120.0
+        self,
+        grant: Grant,
+        places: Places,
+        bundle: str,
+        environ: Dict[str, str],
+        patience_s: float,
+        began: float,
+        notes: Sequence[str] = (),
     ) -> None:
         self._grant = grant
         self._bundle = bundle
         self._environ = environ
-        self._started = time.monotonic()
-        self._places = Places(folder)
-        os.makedirs(folder, exist_ok=True)
+        self._began = began
+        self._notes = notes
+        self._places = places
         self._store = GrantStore(grant.addresses, patience_s=patience_s)
         self._quick = GrantStore(grant.addresses, patience_s=0.0)
         log = SegmentStream(self._store, numbered(self._store, grant, "log"), may_drop=True)
@@ -74,7 +82,7 @@ class Runner:
         self._progress = Progress(self._places.progress, StepFinder(grant.progress, say), self._elapsed)
         period = max(grant.beat_s / grant.time_scale, 0.05)
         self._heart = Heart(self._quick, grant.job, grant.token, period, self._beat, self._orders.obey, say)
-        self._slots = SlotKeeper(folder, memory=grant.mode == "api")
+        self._slots = SlotKeeper(places.root, memory=grant.mode == "api")
         spool = self._places.spool
         self._shipper = Shipper(grant, self._store, spool, self._slots, self._before_commit, self._still_ours)
         self._shipping = Shipping(self._shipper, spool, self._heart, self._orders, say)
@@ -99,7 +107,7 @@ class Runner:
 
     def _elapsed(self) -> float:
         """Seconds of the session's clock since it began."""
-        return (time.monotonic() - self._started) * self._grant.time_scale
+        return (time.monotonic() - self._began) * self._grant.time_scale
 
     def _beat(self, seq: int) -> Optional[Beat]:
         if self._orders.fenced:
@@ -158,6 +166,8 @@ class Runner:
         if self._ran_before():
             print("gpuhop: this session has run already, and a session runs once", file=sys.stderr)
             return FENCED
+        for note in self._notes:
+            self._log.say(note)
         self._heart.start()
         stop_logs = every(self._grant.log_s / self._grant.time_scale, self._flush, self._log.say)
         try:

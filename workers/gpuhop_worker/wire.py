@@ -130,6 +130,7 @@ class Grant(Document):
     log_s: float = 5.0
     grace_s: float = 60.0
     time_scale: float = 1.0
+    packages: List[str] = dataclasses.field(default_factory=list)  # requirements that make the worker itself faster
     restarts: int = 3  # how often a command that crashed is started again in the same session
 
     def to_gzip(self) -> bytes:
