@@ -65,7 +65,6 @@ def main(argv: Optional[List[str]] = None) -> int:
     parser.add_argument("--dir", required=True, help="folder of this session, made if missing")
     parser.add_argument("--patience", type=float, default=120.0, help="seconds to go on trying a store that is away")
     options = parser.parse_args(argv)
-    began = time.monotonic()
     keep_freed_memory()
     try:
         grant = Grant.from_gzip(store.fetch(options.grant, options.patience))
@@ -77,11 +76,13 @@ def main(argv: Optional[List[str]] = None) -> int:
     told = Told()
     signal.signal(signal.SIGTERM, told.handle)
     signal.signal(signal.SIGINT, told.handle)
+    began = time.monotonic()
     notes = equip(grant, places, told)
+    spent_s = time.monotonic() - began
     # Only now: the codecs look for their packages when they are imported.
     from gpuhop_worker.runner import Runner
 
-    runner = Runner(grant, places, bundle_path(), dict(os.environ), options.patience, began=began, notes=notes)
+    runner = Runner(grant, places, bundle_path(), dict(os.environ), options.patience, spent_s, notes)
     told.hand_to(runner)
     return runner.run()
 

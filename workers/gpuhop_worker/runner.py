@@ -52,8 +52,8 @@ def numbered(store: GrantStore, grant: Grant, what: str) -> List[str]:
 
 class Runner:
     """`bundle`: path of the zipapp or folder that holds this package, for the command's PYTHONPATH. `patience_s`: how
-    long one store operation is tried again while the store is away. `began`: when the session's time began, as
-    time.monotonic() tells it; `notes`: what happened since then, for the log."""
+    long one store operation is tried again while the store is away. `spent_s`: real seconds that the session has worked
+    already; `notes`: what it did in them, for the log."""
 
     def __init__(
         self,
@@ -61,14 +61,14 @@ class Runner:
         places: Places,
         bundle: str,
         environ: Dict[str, str],
-        patience_s: float,
-        began: float,
+        patience_s: float = 120.0,
+        spent_s: float = 0.0,
         notes: Sequence[str] = (),
     ) -> None:
         self._grant = grant
         self._bundle = bundle
         self._environ = environ
-        self._began = began
+        self._began = time.monotonic() - spent_s
         self._notes = notes
         self._places = places
         self._store = GrantStore(grant.addresses, patience_s=patience_s)
