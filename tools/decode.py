@@ -190,7 +190,12 @@ def metrics(root: Path, job: str) -> list[dict[str, Any]]:
         text = b"".join(gzip.decompress(path.read_bytes()) for path in segments)
         own = [plain(json.loads(line)) for line in text.splitlines()]
         if own:
-            lines = [line for line in lines if line["step"] < own[0]["step"]] + own
+            lines = [line for line in lines if line["step"] < own[0]["step"]]
+        for line in own:
+            if "~cut" in line:  # the command crashed and went on from this step (R51)
+                lines = [one for one in lines if one["step"] < line["step"]]
+            else:
+                lines.append(line)
     return lines
 
 

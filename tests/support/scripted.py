@@ -32,7 +32,8 @@ class Script:
     """How the sessions of a service behave. Steps per second; what befalls a session, by its name's token.
 
     `fate`: token -> "die" (silently, after `die_s`), "mute" (runs, never beats), "fail" (the command fails at once),
-    "fail-late" (fails after its first checkpoint), "idle" (trains without saving), "stuck" (ignores orders).
+    "fail-late" (fails after its first checkpoint), "fail-twice" (the same, and was tried again in vain), "idle" (trains
+    without saving), "stuck" (ignores orders).
     """
 
     speed: float = 5.0
@@ -118,8 +119,8 @@ class ScriptedWorker:
             self._one_step()
             if self.step % (self.grant.every_steps or 20) == 0 and self.fate != "idle":
                 self._save()
-                if self.fate == "fail-late":
-                    return self._result("failed", "script_failed", worked)
+                if self.fate in ("fail-late", "fail-twice"):
+                    return self._result("failed", "script_failed", worked, repeated=self.fate == "fail-twice")
         order = self._order()
         if order == "fenced":
             self.done = True
@@ -189,9 +190,11 @@ class ScriptedWorker:
         )
         self.store.put(wire.beat_key(self.grant.job, self.grant.token), beat.to_bytes())
 
-    def _result(self, status: str, reason: str, worked: float) -> None:
+    def _result(self, status: str, reason: str, worked: float, repeated: bool = False) -> None:
         self._beat("ship", worked)
-        result = Result(self.grant.token, status, reason, self.step, self.saved_step, self.seq, worked)
+        result = Result(
+            self.grant.token, status, reason, self.step, self.saved_step, self.seq, worked, repeated=repeated
+        )
         self.store.put_once(wire.result_key(self.grant.job, self.grant.token), result.to_bytes())
         self.done = True
 

@@ -7,10 +7,11 @@ import ctypes
 import os
 import signal
 import sys
-from typing import List, Optional
+import time
+from typing import Any, List, Optional
 
-from gpuhop_worker import store, wire
-from gpuhop_worker.runner import Runner
+from gpuhop_worker import packages, store, wire
+from gpuhop_worker.places import Places
 from gpuhop_worker.verdict import GRANT_UNREADABLE
 from gpuhop_worker.wire import Grant
 
@@ -32,6 +33,32 @@ def keep_freed_memory() -> None:
     mallopt(-1, 256 * 1024 * 1024)  # M_TRIM_THRESHOLD
 
 
+class Told:
+    """Set by SIGTERM and SIGINT, from the first moment on; handed to the runner once there is one."""
+
+    def __init__(self) -> None:
+        self.stop = False
+        self._runner: Optional[Any] = None
+
+    def handle(self, number: int, frame: Any) -> None:
+        self.stop = True
+        if self._runner is not None:
+            self._runner.stop_by_signal()
+
+    def hand_to(self, runner: Any) -> None:
+        self._runner = runner
+        if self.stop:
+            runner.stop_by_signal()
+
+
+def equip(grant: Grant, places: Places, told: Told) -> List[str]:
+    """Packages for the worker, where the grant asks for some. Returns lines for the log."""
+    if not grant.packages or os.path.exists(places.claimed):
+        return []
+    environ = {name: value for name, value in os.environ.items() if name not in grant.secrets}
+    return packages.ensure(grant.packages, places.lib, environ, lambda: told.stop)
+
+
 def main(argv: Optional[List[str]] = None) -> int:
     parser = argparse.ArgumentParser(prog="gpuhop-worker")
     parser.add_argument("--grant", required=True, help="address of the session's grant")
@@ -44,10 +71,19 @@ def main(argv: Optional[List[str]] = None) -> int:
     except (store.StoreFailure, wire.WireError) as error:
         print(f"gpuhop: the grant cannot be read: {error}", file=sys.stderr)
         return GRANT_UNREADABLE
-    os.makedirs(options.dir, exist_ok=True)
-    runner = Runner(grant, os.path.abspath(options.dir), bundle_path(), dict(os.environ), options.patience)
-    signal.signal(signal.SIGTERM, lambda number, frame: runner.stop_by_signal())
-    signal.signal(signal.SIGINT, lambda number, frame: runner.stop_by_signal())
+    places = Places(os.path.abspath(options.dir))
+    os.makedirs(places.root, exist_ok=True)
+    told = Told()
+    signal.signal(signal.SIGTERM, told.handle)
+    signal.signal(signal.SIGINT, told.handle)
+    began = time.monotonic()
+    notes = equip(grant, places, told)
+    spent_s = time.monotonic() - began
+    # Only now: the codecs look for their packages when they are imported.
+    from gpuhop_worker.runner import Runner
+
+    runner = Runner(grant, places, bundle_path(), dict(os.environ), options.patience, spent_s, notes)
+    told.hand_to(runner)
     return runner.run()
 
 

@@ -8,13 +8,15 @@ from __future__ import annotations
 import itertools
 import json
 import os
-from typing import Any, Dict, List, Optional
+import re
+from typing import Any, Dict, List, Optional, Tuple
 
 from gpuhop_worker import files
 from gpuhop_worker.wire import Manifest
 
 BLOCK = 4 * 1024 * 1024
 DRAFT = "draft.json"
+SNAPSHOT = re.compile(r"^snap-(\d+)$")  # name of a snapshot in the spool
 MOST_CHAIN = 16  # rows in a chain of differences that a reader follows
 
 
@@ -38,6 +40,13 @@ def read_draft(folder: str) -> Optional[Dict[str, Any]]:
     except FileNotFoundError:
         return None
     return draft
+
+
+def whole_snapshots(spool: str) -> List[Tuple[str, Dict[str, Any]]]:
+    """(name, draft) of every complete snapshot that waits, oldest first."""
+    names = sorted(name for name in os.listdir(spool) if SNAPSHOT.match(name))
+    found = [(name, read_draft(os.path.join(spool, name))) for name in names]
+    return [(name, draft) for name, draft in found if draft is not None]
 
 
 def check_shape(manifest: Manifest) -> None:

@@ -153,6 +153,11 @@ class FolderWatch:
         self._open = signature != self._taken and open_for_writing(self._folder, group)
         self._next_look = now + max(LOOK_S, 20 * (time.monotonic() - began))
 
+    def rebuilt(self) -> None:
+        """The folder was put back to an earlier snapshot: what lies there now is nothing new."""
+        self._taken = self._seen = scan(self._folder)
+        self._open = False
+
     def look_soon(self) -> None:
         self._next_look = 0.0
 

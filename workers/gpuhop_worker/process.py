@@ -7,9 +7,12 @@ import shutil
 import signal
 import subprocess
 import threading
+import time
 from typing import Callable, Dict, Iterator, List, Optional
 
 from gpuhop_worker import files
+
+POLL_S = 0.05  # how often a running command is looked at
 
 
 def shell(command: str) -> List[str]:
@@ -51,6 +54,15 @@ class Command:
         """After the command ended: True while others of its group go on. A shell dies of a SIGTERM at once, and the
         training that it started may still be saving."""
         return any(files.process_birth(pid) is not None for pid in group_members(self.pid))
+
+    def gone(self, within_s: float) -> bool:
+        """After `finish`: True when nobody of its group goes on, at the latest after so long."""
+        end = time.monotonic() + within_s
+        while self.has_survivors():
+            if time.monotonic() > end:
+                return False
+            time.sleep(POLL_S)
+        return True
 
     def signal(self, number: int) -> None:
         """To the whole group; silent when it is gone."""

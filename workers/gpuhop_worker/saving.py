@@ -39,11 +39,11 @@ class Saver:
         self._left_at: Optional[float] = None  # when the last snapshot was seen to have left the disk
         self._last_step = 0  # of the last save, done or skipped
         self._last_progress = -1e9
-        self._number = 0
+        self._number = int(config.get("snapshots", 0))  # a command that is started again uses no name twice
         self._metrics = MetricsWriter(config["metrics"])
         self._runner = files.process_birth(config["runner"])
         self._slots = {name: slots.Slot(path) for name, path in config["slots"].items()}
-        self._picker = slots.Picker(config["restored_slot"])
+        self._picker = slots.Picker(config["restored_slot"], config.get("base_slot"))
         self._copier = Copier()
         self._hooked = False
         self._known_fingerprint: Optional[Dict[str, Any]] = None
@@ -54,11 +54,17 @@ class Saver:
     def claim(self) -> None:
         """Snapshots and metrics of two processes in one session would be mixed up. Raises Claimed."""
         try:
-            os.close(os.open(self._config["metrics"] + ".claim", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+            claimed = os.open(self._config["metrics"] + ".claim", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
         except FileExistsError:
             raise Claimed(
                 "session.steps() ran in this session already, in another process: one process trains, once"
             ) from None
+        try:
+            os.write(claimed, claimant(os.getpid()))
+        except OSError:
+            pass  # a full disk: nobody then knows who claimed, and a crash is not followed by another start
+        finally:
+            os.close(claimed)
 
     # -- state
 
@@ -191,6 +197,7 @@ class Saver:
                 print(f"gpuhop: the save at step {step} was skipped: {fact}", file=sys.stderr)
                 shutil.rmtree(folder, ignore_errors=True)
                 self.saved_step = before
+                self._picker.dropped(name)
 
         before = self.saved_step
         if late:
@@ -252,6 +259,11 @@ class Saver:
     def log(self, step: int, values: Dict[str, Any]) -> None:
         row = {"step": step, **{k: codec.encode(v, path=k) for k, v in values.items()}}
         self._metrics.add(json.dumps(row, separators=(",", ":")).encode("ascii") + b"\n")
+
+
+def claimant(pid: int) -> bytes:
+    """What the claim of a process holds: its pid, and what tells it from a later one with the same pid."""
+    return f"{pid} {files.process_birth(pid)}".encode("ascii")
 
 
 def interval(stall_s: float, ship_s: float, mean_life_s: float) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import threading
 import time
@@ -18,7 +17,6 @@ from gpuhop_worker.slots import SlotKeeper
 from gpuhop_worker.store import GrantStore, StoreFailure
 from gpuhop_worker.wire import Grant, Manifest
 
-_SNAP = re.compile(r"^snap-\d+$")
 UPLOADS = 3  # packs on their way at once; more only makes the memory larger
 FAST_LINK = 150e6  # bytes per second; above, coding takes longer than it saves (facts on checkpoints, section 8)
 
@@ -73,6 +71,7 @@ class Shipper:
         ] = []  # own (manifest key, own pack keys, manifest), oldest first
         self._lock = threading.Lock()
         self._link = 0.0  # bytes per second, as measured
+        self.last: Optional[Tuple[str, Dict[str, Any]]] = None  # (name, draft) of the last committed snapshot
         self.saved_step = 0
         self.saved_seq = 0
         self.ship_s = 0.0  # that the last checkpoint took
@@ -93,9 +92,7 @@ class Shipper:
     def ship_newest(self) -> bool:
         """Ship the newest complete snapshot, if any. Raises StoreFailure, GrantUsedUp; the snapshot stays then."""
         with self._lock:
-            waiting = sorted(name for name in os.listdir(self._spool) if _SNAP.match(name))
-            ready = [(n, checkpoint.read_draft(os.path.join(self._spool, n))) for n in waiting]
-            complete = [(name, draft) for name, draft in ready if draft is not None]
+            complete = checkpoint.whole_snapshots(self._spool)
             if not complete:
                 return False
             name, draft = complete[-1]
@@ -156,6 +153,7 @@ class Shipper:
         self._kept.append((self._key("manifest", pending.seq), pending.keys, pending.manifest))
         offsets = {checkpoint.part_name(part): part["offset"] for part in _parts(draft)}
         self._known = Known(pending.manifest, self._slots.slot(draft["slot"]), offsets)
+        self.last = (pending.name, draft)
         self.saved_step, self.saved_seq = draft["step"], pending.seq
 
     def _encode(self, pending: _Pending, draft: Dict[str, Any]) -> Dict[str, Any]:

@@ -119,10 +119,11 @@ def _touch(mapped: mmap.mmap) -> None:
 
 class Picker:
     """Which slot the next snapshot may use: never the last committed one (the base of differences), never one that is
-    on its way. `restored`: the slot that holds the state this session began with."""
+    on its way. `restored`: the slot that holds the state this process began with; `base`: that of the last committed
+    one, where the restored one has not left yet."""
 
-    def __init__(self, restored: Optional[str] = None) -> None:
-        self._taken: List[str] = [restored] if restored else []
+    def __init__(self, restored: Optional[str] = None, base: Optional[str] = None) -> None:
+        self._taken: List[str] = [name for name in (base, restored) if name]
 
     def pick(self, waiting: bool) -> str:
         """`waiting`: the snapshot before has not left yet."""
@@ -136,6 +137,11 @@ class Picker:
 
     def took(self, name: str) -> None:
         self._taken.append(name)
+
+    def dropped(self, name: str) -> None:
+        """What was taken last never became whole: the one before it is still the newest."""
+        if self._taken and self._taken[-1] == name:
+            self._taken.pop()
 
 
 class SlotKeeper:

@@ -22,6 +22,10 @@ class StepFinder:
             version = f"{sys.version_info.major}.{sys.version_info.minor}"
             say(f"progress: {pattern!r} is no pattern for Python {version}: {error}")
 
+    def forget(self) -> None:
+        """The command starts again: what it printed before counts no more."""
+        self.step, self._line = None, b""
+
     def feed(self, piece: bytes) -> None:
         """A piece of output. Progress bars end their lines with a carriage return."""
         if self._pattern is None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
+import os
 import threading
+from io import FileIO
 from typing import List
 
 from gpuhop_worker.store import GrantStore
@@ -97,3 +100,28 @@ class MetricsFile:
                 self._stream.append(data)
             self._stream.flush()
             return self._lines
+
+    def cut(self, step: int) -> None:
+        """The command crashed and will log again from this step on: a mark says so to readers (format.md R51). A line
+        that it had only begun is removed. Raises OSError; the file is then as it was, without the torn line."""
+        with self._lock:
+            try:
+                with open(self._path, "r+b", buffering=0) as file:
+                    file.seek(self._read)
+                    end = self._read + file.read().rfind(b"\n") + 1
+                    file.truncate(end)
+                    if end:
+                        file.seek(end)
+                        _whole_line(file, b'{"step":%d,"~cut":true}\n' % step, end)
+            except FileNotFoundError:
+                return
+
+
+def _whole_line(file: FileIO, line: bytes, end: int) -> None:
+    """The line at `end` of the file, or nothing of it. Raises OSError."""
+    try:
+        if file.write(line) != len(line):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    except OSError:
+        file.truncate(end)
+        raise

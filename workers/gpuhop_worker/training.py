@@ -116,6 +116,7 @@ class Session:
 
     def _loop(self, saver: Saver, goal: Optional[int]) -> Iterator[int]:
         saver.progress(self._step, goal, force=True)
+        first = self._step + 1  # told at once: after a crash it is known that a step was made
         while goal is None or self._step < goal:
             if self._stop or saver.told_to_drain():
                 self._last_save(saver)
@@ -127,7 +128,7 @@ class Session:
             if not self._prepared:
                 self._prepared = True
                 self._prepare(saver)
-            if saver.progress(self._step, goal) and saver.orphaned():
+            if saver.progress(self._step, goal, force=self._step == first) and saver.orphaned():
                 sys.exit(DRAINED)
             if saver.due(self._step) and not (goal is not None and self._step >= goal):
                 self._save(saver)

@@ -145,6 +145,8 @@ class Grant(Document):
     log_s: float = 5.0
     grace_s: float = 60.0
     time_scale: float = 1.0
+    packages: List[str] = dataclasses.field(default_factory=list)  # requirements that make the worker itself faster
+    restarts: int = 3  # how often a command that crashed is started again in the same session
 
     def to_gzip(self) -> bytes:
         return gzip.compress(self.to_bytes(), mtime=0)
@@ -196,6 +198,8 @@ class Result(Document):
     message: str = ""
     outputs: List[str] = dataclasses.field(default_factory=list)
     progressed: bool = False  # something durable was added to the job in this session
+    restarts: int = 0  # how often the command was started again after a crash
+    repeated: bool = False  # started again, it failed with the same exit code and saved nothing in between
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,18 +20,21 @@ _ALWAYS_FINAL = frozenset(
 )
 
 
-def after_session(reason: Reason, *, progressed: bool, wish: Wish, fruitless: int) -> tuple[JobState, Reason | None]:
+def after_session(
+    reason: Reason, *, progressed: bool, wish: Wish, fruitless: int, repeated: bool = False
+) -> tuple[JobState, Reason | None]:
     """The job's next state and the reason to show with it.
 
     `progressed`: this session added a checkpoint that counts. `fruitless`: sessions in a row, this one included,
     that ran and added none. A command that failed after progress is tried again from its last checkpoint: the same
-    failure at the same place then ends the job, because that session makes no progress.
+    failure at the same place then ends the job, because that session makes no progress. `repeated`: the session itself
+    has tried it again already, and the command failed the same way from the same state.
     """
     if reason in (Reason.TARGET_REACHED, Reason.EXITED_0):
         return JobState.DONE, reason
     if wish is Wish.CANCEL:
         return JobState.CANCELLED, Reason.CANCELLED
-    if reason in _ALWAYS_FINAL or (reason in _AGAIN_IF_PROGRESS and not progressed):
+    if reason in _ALWAYS_FINAL or (reason in _AGAIN_IF_PROGRESS and (repeated or not progressed)):
         return JobState.FAILED, reason
     if fruitless >= FRUITLESS_LIMIT:
         return JobState.FAILED, Reason.NO_PROGRESS

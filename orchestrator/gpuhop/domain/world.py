@@ -36,6 +36,7 @@ class Profile:
     beat_s: float = 30.0
     log_s: float = 5.0
     lease_s: float = 300.0  # silence after which a session counts as lost, whatever its platform says
+    installs: bool = False  # the worker may install packages for itself there
     posture: str = ""
     source: str = ""
     verified_on: str = ""

@@ -123,7 +123,8 @@ def close(
             saved_step=step,
             now=now,
         )
-        after, why = after_session(reason, progressed=progressed, wish=job.wish, fruitless=fruitless)
+        repeated = seen is not None and seen.result is not None and seen.result.repeated
+        after, why = after_session(reason, progressed=progressed, wish=job.wish, fruitless=fruitless, repeated=repeated)
         jobs.move(c, job.id, after, why, detail if after is not JobState.QUEUED else "", now)
     log.info("closed %s: %s", session.name, reason.value, extra={"action": "closed"})
     _tidy(parts, session.job_id, after)

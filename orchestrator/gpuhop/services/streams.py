@@ -73,8 +73,19 @@ def metrics(store: Store, rows: Sequence[SessionRow]) -> list[dict[str, Any]]:
             # A session that fell back to an older checkpoint began before the step that the ledger expected.
             first = min(row.start_step, own[0]["step"])
             lines = [line for line in lines if line["step"] < first]
-            lines += own
+            lines += _cut(own)
     return lines
+
+
+def _cut(own: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One session's lines; what a crashed command had logged from the step of a mark on is dropped (R51)."""
+    kept: list[dict[str, Any]] = []
+    for line in own:
+        if "~cut" in line:
+            kept = [one for one in kept if one["step"] < line["step"]]
+        else:
+            kept.append(line)
+    return kept
 
 
 def _line(line: bytes, token: int) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from gpuhop.engine.driver import DriverLock, current
 from gpuhop.errors import DriverLocked
 from gpuhop.platforms import host
 from gpuhop.platforms.local import read_note
+from gpuhop.services import streams
 
 TWO = {"kaggle": row(), "studiolab": row(1.8)}
 
@@ -78,14 +79,25 @@ def test_cancelled_at_once_it_never_trains(kaggle: Lab) -> None:
     kaggle.check_books()
 
 
-@pytest.mark.parametrize(("code", "sessions"), [("raise SystemExit(3)\n", 1), ("FAIL_LATE", 2)])
-def test_a_script_that_fails(kaggle: Lab, code: str, sessions: int) -> None:
-    late = TRAIN.replace("    time.sleep(0.01)\n", "    time.sleep(0.05)\n    assert step < 15, 'the bug'\n")
-    kaggle.submit(code=late if code == "FAIL_LATE" else code)
+def test_a_script_that_fails_at_once(kaggle: Lab) -> None:
+    kaggle.submit(code="raise SystemExit(3)\n")
     kaggle.run()
     assert (kaggle.job().state, kaggle.job().reason) == (JobState.FAILED, Reason.SCRIPT_FAILED)
-    assert len(kaggle.rows()) == sessions
+    assert len(kaggle.rows()) == 1
     kaggle.check_books()
+
+
+def test_a_script_that_fails_after_progress_is_tried_once_more_where_it_is(tmp_path: Path) -> None:
+    """And needs no second session for that."""
+    late = TRAIN.replace("    time.sleep(0.01)\n", "    time.sleep(0.05)\n    assert step < 15, 'the bug'\n")
+    with lab(settings(tmp_path / "home", {"kaggle": row(60.0)})) as made:
+        made.submit(code="print('a start', flush=True)\n" + late)
+        made.run()
+        assert (made.job().state, made.job().reason) == (JobState.FAILED, Reason.SCRIPT_FAILED)
+        assert "twice from the same state" in made.job().detail
+        assert len(made.rows()) == 1
+        assert streams.text_of(made.app.store, JOB, 1, "log").count(b"a start\n") == 2
+        made.check_books()
 
 
 def test_a_worker_that_freezes_is_lost_and_the_zombie_adds_nothing(kaggle: Lab) -> None:

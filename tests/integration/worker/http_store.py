@@ -24,6 +24,7 @@ class HttpStore:
     refused: int = 0
     refuse_delete: bool = False
     spoil: dict[str, bytes] = field(default_factory=dict)
+    reads: list[str] = field(default_factory=list)
     writes: list[tuple[str, str]] = field(default_factory=list)
     before: Callable[[str, str], bool] = lambda method, key: False
     after: Callable[[str, str], object] = lambda method, key: None
@@ -46,6 +47,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         path = self.store.root / self.path[1:]
+        self.store.reads.append(self.path[1:])
         if self.store.down:
             self._answer(503)
             return

@@ -146,7 +146,7 @@ with open("out/state", "w") as out:
 )
 def test_a_file_torn_by_a_sudden_end_is_not_carried(tmp_path: Path, end: str, strike: signal.Signals | None) -> None:
     bench = bench_of(tmp_path, TORN.replace("{END}", end), target_steps=None, progress=None)
-    process = bench.start(bench.grant(grace_s=4.0))
+    process = bench.start(bench.grant(grace_s=4.0, restarts=0))
     until((bench.folder() / "code" / "torn").exists, what="the torn file")
     if strike is not None:
         process.send_signal(strike)
@@ -154,6 +154,13 @@ def test_a_file_torn_by_a_sudden_end_is_not_carried(tmp_path: Path, end: str, st
     assert code == (0 if strike else 13), output
     code, output = bench.run()
     assert code == 0 and "resumed with 1000" in output, output
+
+
+@pytest.mark.parametrize("end", ["os.kill(os.getpid(), 9)", "raise SystemExit(1)"], ids=["killed", "failed"])
+def test_a_torn_file_is_put_back_when_the_command_is_started_again(tmp_path: Path, end: str) -> None:
+    bench = bench_of(tmp_path, TORN.replace("{END}", end), target_steps=None, progress=None)
+    code, output = bench.run()
+    assert code == 0 and "resumed with 1000" in output and "(1 of 3)" in output, output
 
 
 def test_a_snapshot_that_waits_for_the_store_is_not_thrown_away_at_the_end(tmp_path: Path, unbroken: Any) -> None:

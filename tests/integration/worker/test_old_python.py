@@ -66,6 +66,20 @@ def test_folder_mode_on_python_3_9(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(PYTHON is None, reason="no Python 3.9 here (looked in ~/.pyenv/versions and on the PATH)")
+def test_a_crash_on_python_3_9(tmp_path: Path) -> None:
+    assert PYTHON is not None
+    crash = (
+        "    if step == 33 and not os.path.exists('crashed'): open('crashed', 'w').close(); os.kill(os.getpid(), 9)\n"
+    )
+    script = jobs.PLAIN.replace("    time.sleep(", crash + "    time.sleep(")
+    bench = Bench(tmp_path, {"train.py": script}, target_steps=60, every_steps=5)
+    bench.worker = [PYTHON, "-I", str(zipapp(tmp_path))]
+    code, output = bench.run({"PAUSE": "0.02", "PIP_NO_INDEX": "1"}, packages=["no_such_package"])
+    assert (code, bench.result().status, bench.result().restarts) == (0, "target", 1), output
+    assert "goes on without no_such_package" in output
+
+
+@pytest.mark.skipif(PYTHON is None, reason="no Python 3.9 here (looked in ~/.pyenv/versions and on the PATH)")
 def test_every_file_compiles_on_python_3_9(tmp_path: Path) -> None:
     assert PYTHON is not None
     copy = shutil.copytree(WORKERS, tmp_path / "workers", ignore=shutil.ignore_patterns("__pycache__"))

@@ -59,6 +59,17 @@ def test_tried_again_only_after_progress(reason: Reason) -> None:
     assert after_session(reason, progressed=False, wish=Wish.RUN, fruitless=1) == (F, reason)
 
 
+@pytest.mark.parametrize("reason", IF_PROGRESS)
+def test_what_the_session_itself_tried_again_in_vain_is_final(reason: Reason) -> None:
+    assert after_session(reason, progressed=True, wish=Wish.RUN, fruitless=0, repeated=True) == (F, reason)
+    assert after_session(reason, progressed=True, wish=Wish.CANCEL, fruitless=0, repeated=True) == (C, Reason.CANCELLED)
+
+
+@pytest.mark.parametrize("reason", AGAIN)
+def test_a_repeated_failure_before_another_end_changes_nothing(reason: Reason) -> None:
+    assert after_session(reason, progressed=True, wish=Wish.RUN, fruitless=0, repeated=True) == (Q, None)
+
+
 def test_ten_fruitless_sessions_end_the_job() -> None:
     nine, ten = FRUITLESS_LIMIT - 1, FRUITLESS_LIMIT
     assert after_session(Reason.LOST, progressed=False, wish=Wish.RUN, fruitless=nine) == (Q, None)

@@ -22,6 +22,9 @@ from gpuhop.domain.job import Limits
 from gpuhop.domain.quota import Window, WindowKind
 from gpuhop.domain.states import JobState, Reason, SessionState, Wish
 from gpuhop.platforms.base import RefusalKind, Refused
+from gpuhop_worker import wire
+from gpuhop_worker.packages import name_of
+from gpuhop_worker.wire import Grant
 
 WEEK = Window(WindowKind.WEEKLY, 250.0, weekday=5)
 
@@ -304,6 +307,28 @@ def test_a_command_that_fails_after_progress_is_tried_once_more(home: Path) -> N
     rig.run(services["lab"].advance)
     assert rig.job().state is JobState.DONE
     check_training(rig, 300)
+
+
+def test_a_command_that_failed_twice_in_one_session_fails_the_job_at_once(home: Path) -> None:
+    rig, services = scripted(home, (profile(), Script(fate={1: "fail-twice"})))
+    rig.submit()
+    rig.run(services["lab"].advance)
+    assert (rig.job().state, rig.job().reason, len(rig.rows())) == (JobState.FAILED, Reason.SCRIPT_FAILED, 1)
+    rig.wish(Wish.RUN)
+    rig.run(services["lab"].advance)
+    assert rig.job().state is JobState.DONE
+    check_training(rig, 300)
+
+
+@pytest.mark.parametrize(("installs", "wanted"), [(True, ["numpy", "zstandard", "blake3"]), (False, [])])
+def test_a_grant_asks_for_packages_only_where_they_may_be_installed(
+    home: Path, installs: bool, wanted: list[str]
+) -> None:
+    rig, services = scripted(home, (profile(installs=installs), Script()))
+    rig.submit()
+    rig.run(services["lab"].advance, until=lambda: rig.rows() != [])
+    grant = Grant.from_gzip(rig.store.get(wire.grant_key(rig.rows()[0].job_id, 1)))
+    assert [name_of(requirement) for requirement in grant.packages] == wanted
 
 
 def test_ten_sessions_without_a_checkpoint_end_the_job_and_resume_gives_ten_more(home: Path) -> None:

@@ -80,3 +80,15 @@ def test_what_cannot_be_used_is_named(row: dict[str, Any], told: str) -> None:
         catalog.profile("p", row, "config.toml")
     assert caught.value.fact.startswith("config.toml: [p] ") and told in caught.value.fact
     assert caught.value.hint
+
+
+def test_nothing_is_installed_on_the_users_own_machine_or_in_the_lab() -> None:
+    assert not any(row.installs for row in [catalog.shipped()["local"], *profiles().values()])
+
+
+def test_a_platform_where_the_worker_may_install_says_so() -> None:
+    row = {"adapter": "m:C", "max_session_h": 1}
+    assert catalog.profile("p", {**row, "installs": True}, "f").installs
+    assert not catalog.profile("p", row, "f").installs
+    with pytest.raises(InvalidInput, match="installs cannot be 'yes'"):
+        catalog.profile("p", {**row, "installs": "yes"}, "f")

@@ -8,6 +8,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from tests.support.sessions import decode
+
 from gpuhop.db.records import SessionRow
 from gpuhop.domain.states import SessionState
 from gpuhop.services.streams import LogReader, metrics, text_of
@@ -40,6 +42,30 @@ def test_a_later_session_cuts_at_its_first_step(tmp_path: Path) -> None:
     assert [row["step"] for row in found] == list(range(12))
     assert [row["loss"] for row in found] == [1.0] * 5 + [2.0] * 7
     assert [row["~token"] for row in found] == [1] * 5 + [2] * 7
+
+
+CUT = json.dumps({"step": 5, "~cut": True}) + "\n"
+
+
+def test_a_mark_drops_what_a_crashed_command_had_logged_before_it(tmp_path: Path) -> None:
+    """R51; two calls of session.log() in one step, and a line that the second life does not log again."""
+    store = LocalStore(tmp_path)
+    put(store, 1, "metrics", 1, lines(*range(3, 8), loss=1.0))
+    put(store, 2, "metrics", 1, lines(3, 4, 4, 5, 6, loss=2.0) + CUT)
+    put(store, 2, "metrics", 2, lines(5, 5, 8, loss=3.0))
+    rows = [session(1), session(2, start_step=3)]
+    want = [(3, 2.0), (4, 2.0), (4, 2.0), (5, 3.0), (5, 3.0), (8, 3.0)]
+    assert [(row["step"], row["loss"]) for row in metrics(store, rows)] == want
+    assert [(row["step"], row["loss"]) for row in decode.metrics(tmp_path, "j")] == want
+
+
+def test_a_later_session_cuts_after_the_marks_of_an_earlier_one(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    put(store, 1, "metrics", 1, lines(*range(8), loss=1.0) + CUT + lines(5, 6, loss=2.0))
+    put(store, 2, "metrics", 1, lines(6, 7, loss=3.0))
+    want = [1.0] * 5 + [2.0] + [3.0] * 2
+    assert [row["loss"] for row in metrics(store, [session(1), session(2, start_step=6)])] == want
+    assert [row["loss"] for row in decode.metrics(tmp_path, "j")] == want
 
 
 def test_a_session_that_fell_back_cuts_where_it_really_began(tmp_path: Path) -> None:

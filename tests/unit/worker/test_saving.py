@@ -266,6 +266,35 @@ def test_saves_in_a_row_are_each_of_their_moment(bench: Bench) -> None:
         assert bench.snapshot() == before
 
 
+def test_a_save_that_a_full_disk_stops_late_frees_no_older_state(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The copy is done beside the training, and then its draft does not fit: the state before it is still the base
+    that the runner takes differences against, so the next snapshot may not land on it."""
+    bench.saver.save(bench.tracked, 1)
+    bench.saver.join()
+    kept = slot_of_newest(bench)
+    before = bench.snapshot()  # it has left
+
+    def full(folder: str, body: dict[str, Any]) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "write_snapshot", full)
+        bench.train()
+        bench.saver.save(bench.tracked, 2)
+        bench.saver.join()
+    assert os.listdir(bench.root / "spool") == []
+    bench.train()
+    bench.saver.save(bench.tracked, 3)
+    bench.saver.join()
+    assert slot_of_newest(bench) != kept and bench.snapshot() != before
+
+
+def slot_of_newest(bench: Bench) -> str:
+    draft = checkpoint.read_draft(str(bench.root / "spool" / sorted(os.listdir(bench.root / "spool"))[-1]))
+    assert draft is not None
+    return str(draft["slot"])
+
+
 def test_only_what_an_optimizer_changes_is_copied_late(bench: Bench) -> None:
     still = torch_state.capture(bench.tracked)[1].still
     late = {p.data_ptr() for p in bench.model.parameters()}

@@ -40,6 +40,21 @@ def test_neither_the_base_nor_a_waiting_snapshot_is_overwritten(waits: list[bool
         waiting = name
 
 
+def test_a_snapshot_that_never_became_whole_does_not_free_the_one_before_it() -> None:
+    picker = Picker()
+    picker.took(picker.pick(waiting=False))  # a: it has left, and is the base of differences
+    torn = picker.pick(waiting=False)
+    picker.took(torn)
+    picker.dropped(torn)
+    assert picker.pick(waiting=False) != "a"
+
+
+def test_after_a_crash_neither_the_waiting_state_nor_its_base_is_overwritten() -> None:
+    picker = Picker("b", "a")
+    assert picker.pick(waiting=True) == "c"
+    assert Picker("b", "a").pick(waiting=False) == "a", "it has left: the base is free"
+
+
 @pytest.mark.parametrize("memory", [True, False])
 def test_another_process_sees_what_was_written(tmp_path: Path, memory: bool) -> None:
     keeper = SlotKeeper(str(tmp_path), memory=memory)

@@ -200,3 +200,28 @@ def test_a_metrics_file_ships_whole_lines_only_and_counts_them(tmp_path: Path) -
     folder.mend()
     assert source.durable() == 3
     assert folder.text() == b'{"step":0}\n{"step":1}\n{"step":2}\n'
+
+
+@pytest.mark.parametrize("shipped", [True, False], ids=["shipped before", "not yet shipped"])
+def test_a_crash_is_marked_and_its_half_line_removed(tmp_path: Path, shipped: bool) -> None:
+    folder = Folder(tmp_path, 60)
+    path = tmp_path / "metrics.jsonl"
+    source = MetricsFile(str(path), folder.stream(may_drop=False))
+    path.write_bytes(b'{"step":0}\n{"step":1}\n{"st')
+    if shipped:
+        assert source.durable() == 2
+    source.cut(1)
+    with path.open("ab") as out:
+        out.write(b'{"step":1}\n')
+    assert source.durable() == 4
+    assert folder.text() == path.read_bytes() == b'{"step":0}\n{"step":1}\n{"step":1,"~cut":true}\n{"step":1}\n'
+
+
+def test_a_crash_before_the_first_line_needs_no_mark(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    source = MetricsFile(str(path), Folder(tmp_path, 60).stream(may_drop=False))
+    source.cut(5)
+    assert not path.exists()
+    path.write_bytes(b'{"st')
+    source.cut(5)
+    assert path.read_bytes() == b""
