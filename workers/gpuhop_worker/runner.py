@@ -24,6 +24,7 @@ from gpuhop_worker.folder import FolderWatch, put_in_place
 from gpuhop_worker.logbook import Logbook
 from gpuhop_worker.process import Command, exit_code
 from gpuhop_worker.restore import Restored
+from gpuhop_worker.retention import MeasuredFile
 from gpuhop_worker.shipper import GrantUsedUp, Shipper
 from gpuhop_worker.slots import SlotKeeper
 from gpuhop_worker.stepfinder import StepFinder
@@ -69,7 +70,8 @@ class Runner:
         log = SegmentStream(self.store, numbered(self.store, grant, "log"), may_drop=True)
         self.log = Logbook(log, (environ.get(name, "") for name in grant.secrets))
         metrics = SegmentStream(self.store, numbered(self.store, grant, "metrics"), may_drop=False)
-        self.metrics = MetricsFile(self.path("ctl", "metrics.jsonl"), metrics)
+        metrics_path = self.path("ctl", "metrics.jsonl")
+        self.metrics = MetricsFile(metrics_path, metrics)
         self.phase = "setup"
         self.order: Optional[Tuple[str, str]] = None  # (status word for the result, reason)
         self.fenced = False
@@ -87,7 +89,17 @@ class Runner:
         self.heart = Heart(self.quick, grant.job, grant.token, period, self._beat, self._obey, self.say)
         os.makedirs(folder, exist_ok=True)
         self.slots = SlotKeeper(folder, memory=grant.mode == "api")
-        self.shipper = Shipper(grant, self.store, self.path("spool"), self.slots, self._before_commit, self._still_ours)
+        best = grant.keep_best
+        measured = (lambda step: None) if best is None else MeasuredFile(metrics_path, best["metric"]).before
+        self.shipper = Shipper(
+            grant,
+            self.store,
+            self.path("spool"),
+            self.slots,
+            self._before_commit,
+            self._still_ours,
+            measured=measured,
+        )
 
     # ------------------------------------------------------------ small helpers
 
