@@ -101,6 +101,11 @@ def pin(parts: Parts, job_id: str, place: Place) -> None:
     name, listing = f"t{place[0]:04d}/{place[1]}", f"gpuhop checkpoints {job_id}"
     if place[1] > ledger.sealed.get(place[0], -1) or checkpoints.read(parts.store, key) is None:
         raise NotFound(f"job {job_id} has no readable checkpoint {name} that counts", listing)
+    if place[0] in ledger.live:
+        # It prunes its own without asking, and may be doing so now: a pin that does not hold is worse than none.
+        raise InvalidInput(
+            f"the session of {name} lives and removes its own old checkpoints", "pin it when the session is over"
+        )
     with parts.db.write() as c:
         if key in storage.going(c, job_id):
             raise InvalidInput(f"checkpoint {name} is being removed", listing)

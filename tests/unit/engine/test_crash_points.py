@@ -186,7 +186,7 @@ def check_now(rig: Rig, service: Service) -> None:
     assert set(working) <= names, (working, names)
 
 
-def check_end(rig: Rig, service: Service, story: Story) -> None:
+def check_end(rig: CrashRig, service: Service, story: Story) -> None:
     assert rig.job().state is story.end, rig.job()
     rows = rig.rows()
     assert [row.token for row in rows] == list(range(1, len(rows) + 1)) and rig.job().token == len(rows)
@@ -201,7 +201,7 @@ def check_end(rig: Rig, service: Service, story: Story) -> None:
     check_store(rig)
 
 
-def check_store(rig: Rig) -> None:
+def check_store(rig: CrashRig) -> None:
     """When the grace is over, only what is needed lies there, and nothing is marked or on its way."""
     for _ in range(4):
         rig.clock.sleep(700.0)
