@@ -1,5 +1,5 @@
-"""Mark, wait, sweep on a real ledger and a real store: what is needed stays through saves, prunes, pins and crashes; what
-is not goes, and its bytes are counted once."""
+"""Mark, wait, sweep on a real ledger and a real store: what is needed stays through saves, prunes, pins and crashes;
+what is not goes, and its bytes are counted once."""
 
 from __future__ import annotations
 
