@@ -90,6 +90,11 @@ class App:
             self.store.put(key, bundle.body)
         return Parts(self.db, self.store, self.platforms, self.clock, str(path), key, self.time_scale)
 
+    @cached_property
+    def store_parts(self) -> Parts:
+        """For work on the store and the ledger alone: no platform is loaded, no worker bundle built."""
+        return Parts(self.db, self.store, {}, self.clock, "", "", self.time_scale)
+
     @property
     def tick_s(self) -> float:
         """Real seconds between ticks."""

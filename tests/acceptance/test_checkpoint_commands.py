@@ -66,6 +66,40 @@ def test_list_verify_export_prune(user: User) -> None:
     assert user.run("verify", "count").returncode == 0
 
 
+def test_pins_reasons_and_the_storage_line(user: User) -> None:
+    keep = "{every: 10 steps, keep: {last: 2, every_steps: 20, best: {metric: loss, mode: max}}}"
+    assert user.run("submit", "--follow", user.job(total=60, checkpoint=keep)).returncode == 0
+    rows = user.json("checkpoints", "count")
+    assert rows[0]["kept"][0] == "last" and "best" in rows[0]["kept"]
+    old = rows[-1]
+    name = f"t{old['token']:04d}/{old['seq']}"
+    text = user.run("checkpoints", "count", "--pin", name).stdout
+    assert "pinned" in text and " in the store" in text.splitlines()[-1]
+    done = user.run("checkpoints", "count", "--pin", "t0099/1")
+    assert done.returncode == Exit.NOT_FOUND and "has no readable checkpoint t0099/1" in done.stderr
+    assert user.run("checkpoints", "count", "--pin", "x").returncode == Exit.INVALID
+    assert user.run("prune", "count", "--keep", "1").returncode == 0
+    assert name in user.run("checkpoints", "count").stdout
+    assert user.run("checkpoints", "count", "--unpin", name).returncode == 0
+    assert user.run("checkpoints", "count", "--unpin", name).returncode == Exit.NOT_FOUND
+
+
+def test_a_dry_run_says_what_goes_when_and_why(user: User) -> None:
+    assert user.run("submit", "--follow", user.job(total=60)).returncode == 0
+    (folder,) = (user.home / "store" / "jobs").iterdir()
+    (folder / "t0001" / "pack-000777").write_bytes(b"x" * 2000)
+    (folder / "t0001" / ".tmp-dead").write_bytes(b"y" * 10)
+    dry = user.run("prune", "count", "--dry-run").stdout
+    assert "t0001/pack-000777  2.0 KB  leftover, now\n" in dry
+    assert "t0001/.tmp-dead  10 B  unfinished, " in dry
+    before = user.run("checkpoints", "count").stdout.splitlines()[-1]
+    assert "go" in before
+    pruned = user.run("prune", "count").stdout
+    assert "pack-000777  2.0 KB  leftover" in pruned and "wait; the first may go on" in pruned
+    assert (folder / "t0001" / ".tmp-dead").exists()
+    assert "2.0 KB freed so far" in user.run("checkpoints", "count").stdout
+
+
 @pytest.mark.torch
 def test_verify_names_what_is_damaged(user: User) -> None:
     pytest.importorskip("torch")

@@ -23,6 +23,7 @@ from gpuhop.db.migrate import open_database
 from gpuhop.db.records import JobRow, SessionRow
 from gpuhop.domain.job import Checkpoint, Every, JobSpec, Target
 from gpuhop.domain.quota import Charge
+from gpuhop.domain.retention import GRACE_S
 from gpuhop.domain.states import OVER, Wish
 from gpuhop.domain.world import Profile
 from gpuhop.engine import checkpoints
@@ -36,6 +37,7 @@ from gpuhop.spec import codec
 from gpuhop.stores.base import Store
 from gpuhop.stores.local import LocalStore
 from gpuhop_worker import wire
+from gpuhop_worker.retention import Keep
 
 START = datetime(2026, 10, 20, 12, tzinfo=UTC)
 JOB = "job-1"
@@ -75,7 +77,7 @@ def spec(steps: int = 300, *, every: int = 20, keep: int = 2, **changes: Any) ->
         "/code",
         "python train.py",
         Target(steps=steps),
-        checkpoint=Checkpoint(every=Every(steps=every), keep=keep),
+        checkpoint=Checkpoint(every=Every(steps=every), keep=Keep(keep)),
     )
     return replace(base, **changes)
 
@@ -100,6 +102,7 @@ class Rig:
     clock: Clock = field(default_factory=lambda: ManualClock(START))
     store: Store = None  # type: ignore[assignment]
     time_scale: float = 1.0
+    grace_s: float = GRACE_S
 
     def __post_init__(self) -> None:
         self.home.mkdir(parents=True, exist_ok=True)
@@ -122,7 +125,14 @@ class Rig:
                 bundle.write_bytes(b"not used")
             db = open_database(self.database)
             self._parts = Parts(
-                db, self.store, self.platforms, self.clock, str(bundle), "worker/0000.pyz", self.time_scale
+                db,
+                self.store,
+                self.platforms,
+                self.clock,
+                str(bundle),
+                "worker/0000.pyz",
+                self.time_scale,
+                self.grace_s,
             )
         return self._parts
 

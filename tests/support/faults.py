@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import datetime
+from functools import partial
 
 from gpuhop.domain.world import Profile
 from gpuhop.platforms.base import (
@@ -14,7 +16,7 @@ from gpuhop.platforms.base import (
     RunState,
     Usage,
 )
-from gpuhop.stores.base import Entry, Store, StoreTraits, Verb
+from gpuhop.stores.base import Entry, Leftover, Store, StoreTraits, Verb
 
 Hook = Callable[[str, str, str], None]
 """(verb, key or name, "before" | "after")"""
@@ -55,6 +57,15 @@ class HookedStore:
         self.hook("delete", key, "before")
         self._inner.delete(key)
         self.hook("delete", key, "after")
+
+    def leftovers(self, prefix: str) -> Iterator[Leftover]:
+        self.hook("list", prefix, "before")
+        return iter([replace(one, remove=partial(self._remove, one)) for one in self._inner.leftovers(prefix)])
+
+    def _remove(self, leftover: Leftover) -> None:
+        self.hook("delete", leftover.key, "before")
+        leftover.remove()
+        self.hook("delete", leftover.key, "after")
 
     def presign(self, verb: Verb, key: str, ttl_s: float) -> str:
         return self._inner.presign(verb, key, ttl_s)

@@ -25,6 +25,7 @@ from gpuhop_worker.places import Places
 from gpuhop_worker.process import POLL_S
 from gpuhop_worker.progress import Progress
 from gpuhop_worker.restore import Restored
+from gpuhop_worker.retention import MeasuredFile
 from gpuhop_worker.shipper import Shipper
 from gpuhop_worker.shipping import Shipping
 from gpuhop_worker.slots import SlotKeeper
@@ -84,7 +85,11 @@ class Runner:
         self._heart = Heart(self._quick, grant.job, grant.token, period, self._beat, self._orders.obey, say)
         self._slots = SlotKeeper(places.root, memory=grant.mode == "api")
         spool = self._places.spool
-        self._shipper = Shipper(grant, self._store, spool, self._slots, self._before_commit, self._still_ours)
+        best = grant.keep_best
+        measured = (lambda step: None) if best is None else MeasuredFile(places.metrics, best["metric"]).before
+        self._shipper = Shipper(
+            grant, self._store, spool, self._slots, self._before_commit, self._still_ours, measured=measured
+        )
         self._shipping = Shipping(self._shipper, spool, self._heart, self._orders, say)
         self._lives = Lives(
             grant,

@@ -9,7 +9,7 @@ import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
-from gpuhop_worker import checkpoint, containers, wire
+from gpuhop_worker import checkpoint, containers, retention, wire
 from gpuhop_worker.encoder import Encoder, Known
 from gpuhop_worker.files import Data
 from gpuhop_worker.restore import Restored
@@ -41,6 +41,7 @@ class Shipper:
     """Ships complete snapshots of one session, the newest first; older ones that wait behind it are dropped.
 
     `before_commit` runs between packs and manifest (it makes the metrics durable and returns their line count).
+    `measured`: step -> what the job's metric was at or before it, for the best checkpoints.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class Shipper:
         before_commit: Callable[[], int],
         may_prune: Callable[[], bool],
         clock: Callable[[], float] = time.time,
+        measured: Callable[[int], Optional[Tuple[int, float]]] = lambda step: None,
     ) -> None:
         self._grant = grant
         self._store = store
@@ -62,6 +64,7 @@ class Shipper:
         self._before_commit = before_commit
         self._may_prune = may_prune
         self._clock = clock
+        self._measured = measured
         self._pack = 0  # numbers given out so far
         self._seq = 0
         self._pending: Optional[_Pending] = None
@@ -228,19 +231,31 @@ class Shipper:
         )
 
     def _prune(self) -> None:
-        """Own old checkpoints: manifest first, then packs that no kept one names (R34). What fails is swept by the
-        scheduler later."""
-        while len(self._kept) > self._grant.keep and self._may_prune():
-            manifest_key, keys, _ = self._kept.pop(0)
-            needed = {pack["key"] for _, _, manifest in self._kept for pack in manifest.packs}
-            still = [key for key in keys if key in needed]
-            if still:  # a later checkpoint refers to them: they go when it goes
-                self._kept[0][1].extend(still)
-            try:
-                for key in [manifest_key, *(key for key in keys if key not in needed)]:
-                    self._store.delete(key)
-            except StoreFailure:
-                continue
+        """Own checkpoints that no rule keeps, the oldest first: manifest, then packs that no kept one names (R34). What
+        fails is swept by the scheduler later."""
+        own = [manifest for _, _, manifest in self._kept]
+        saved = [retention.Saved((one.token, one.seq), one.step, self._measured(one.step)) for one in own]
+        stay = retention.chosen(saved, retention.of_grant(self._grant))
+        for going in [row for row in self._kept if (row[2].token, row[2].seq) not in stay]:
+            if not self._may_prune():
+                return
+            self._kept.remove(going)
+            self._remove(*going)
+
+    def _remove(self, manifest_key: str, keys: List[str], _: Manifest) -> None:
+        gone = []
+        for key in keys:
+            heirs = (own for _, own, one in self._kept if any(pack["key"] == key for pack in one.packs))
+            heir = next(heirs, None)
+            if heir is None:
+                gone.append(key)
+            else:  # a kept checkpoint refers to it: it goes when that one goes
+                heir.append(key)
+        try:
+            for key in [manifest_key, *gone]:
+                self._store.delete(key)
+        except StoreFailure:
+            return
 
 
 def _parts(draft: Dict[str, Any]) -> List[Dict[str, Any]]:

@@ -133,6 +133,8 @@ class Grant(Document):
     every_auto: bool = False
     mean_life_s: float = 4 * 3600.0  # how long sessions of this platform live, as far as is known
     keep: int = 3
+    keep_every: Optional[int] = None  # steps
+    keep_best: Optional[Dict[str, Any]] = None  # metric, mode, count, as in gpuhop_worker.retention.Best
     target_steps: Optional[int] = None
     target_epochs: Optional[int] = None
     progress: Optional[str] = None

@@ -20,7 +20,7 @@ COMMANDS = {
     "cancel": "stop a job for good",
     "pause": "stop a job at its next step; its checkpoints stay",
     "resume": "let a paused or failed job go on",
-    "checkpoints": "what is saved of a job, where, from which session",
+    "checkpoints": "what is saved of a job, where, why; --pin keeps one",
     "verify": "read and hash every byte of a job's checkpoint",
     "export": "a checkpoint's weights as safetensors or torch file",
     "prune": "remove old checkpoints and leftovers from the store",

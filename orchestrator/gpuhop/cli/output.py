@@ -118,6 +118,12 @@ def span(seconds: float | None) -> str:
     return f"{rest // 60} min {rest % 60:02d} s" if rest >= 60 else f"{rest} s"
 
 
+def moment(at: datetime) -> str:
+    """'30 Nov 14:05', in this machine's zone."""
+    local = at.astimezone()
+    return f"{local.day} {local:%b %H:%M}"
+
+
 def size(count: float) -> str:
     for unit in ("B", "KB", "MB", "GB"):
         if count < 1000 or unit == "GB":

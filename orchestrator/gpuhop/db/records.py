@@ -87,6 +87,35 @@ class Cooldown:
     times: int
 
 
+@dataclass(frozen=True)
+class Pin:
+    """A checkpoint that stays: `place` is (token, seq), `holder` the user or a fork."""
+
+    place: tuple[int, int]
+    holder: str
+    at: datetime
+
+
+@dataclass(frozen=True)
+class Stock:
+    """What a job held in the store at a look: objects and bytes of one kind."""
+
+    kind: str
+    objects: int
+    bytes: int
+    at: datetime
+
+
+@dataclass(frozen=True)
+class Freed:
+    """What a sweep removed."""
+
+    at: datetime
+    why: str
+    objects: int
+    bytes: int
+
+
 def job_row(row: Any) -> JobRow:
     values = dict(row._mapping)
     values["state"] = JobState(values["state"])

@@ -154,3 +154,57 @@ cooldowns = sa.Table(
     sa.Column("text", sa.Text, nullable=False),
     sa.Column("times", sa.Integer, nullable=False),  # refusals in a row, for growing pauses
 )
+
+# ---------------------------------------------------------------- retention and the storage ledger
+
+pins = sa.Table(
+    "pins",
+    metadata,
+    sa.Column("job_id", sa.ForeignKey("jobs.id"), primary_key=True),
+    sa.Column("token", sa.Integer, primary_key=True),
+    sa.Column("seq", sa.Integer, primary_key=True),
+    sa.Column("holder", sa.String(96), primary_key=True),  # "user", or the fork that starts from it
+    sa.Column("at", Utc, nullable=False),
+)
+
+marks = sa.Table(
+    "marks",
+    metadata,
+    sa.Column("key", sa.String(1200), primary_key=True),  # of an object, or of a leftover that is none
+    sa.Column("job_id", sa.ForeignKey("jobs.id")),  # null: of a job that the ledger does not know
+    sa.Column("size", sa.BigInteger, nullable=False),
+    sa.Column("why", sa.String(16), nullable=False),
+    sa.Column("at", Utc, nullable=False),
+    sa.Column("going", sa.Boolean, nullable=False),  # its removal was begun
+    sa.Index("ix_marks_job_id", "job_id"),
+)
+
+stock = sa.Table(
+    "stock",
+    metadata,
+    sa.Column("job_id", sa.ForeignKey("jobs.id"), primary_key=True),
+    sa.Column("kind", sa.String(16), primary_key=True),
+    sa.Column("objects", sa.Integer, nullable=False),
+    sa.Column("bytes", sa.BigInteger, nullable=False),
+    sa.Column("at", Utc, nullable=False),
+)
+
+freed = sa.Table(
+    "freed",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("at", Utc, nullable=False),
+    sa.Column("job_id", sa.ForeignKey("jobs.id")),
+    sa.Column("why", sa.String(16), nullable=False),
+    sa.Column("objects", sa.Integer, nullable=False),
+    sa.Column("bytes", sa.BigInteger, nullable=False),
+    sa.Index("ix_freed_job_id_id", "job_id", "id"),
+)
+
+looks = sa.Table(
+    "looks",
+    metadata,
+    sa.Column("job_id", sa.ForeignKey("jobs.id"), primary_key=True),
+    sa.Column("next_at", Utc),  # when a job's objects are to be looked at next
+    sa.Index("ix_looks_next_at", "next_at"),
+)

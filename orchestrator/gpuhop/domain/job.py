@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
+from gpuhop_worker.retention import Keep
+
 CheckpointMode = Literal["api", "folder"]
 
 
@@ -31,14 +33,14 @@ class Every:
 class Checkpoint:
     """How the training state is carried.
 
-    `folder` (mode "folder" only) is relative to the job's working directory. `keep` is the number of newest
-    checkpoints kept in the store.
+    `folder` (mode "folder" only) is relative to the job's working directory. `keep`: which checkpoints stay in the
+    store.
     """
 
     mode: CheckpointMode = "api"
     folder: str | None = None
     every: Every = field(default_factory=lambda: Every(auto=True))
-    keep: int = 3
+    keep: Keep = field(default_factory=Keep)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The scheduler's view of a job's checkpoints in the store: which count, which to resume from, which to remove."""
+"""The scheduler's view of a job's checkpoints in the store: which count, which to resume from."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gpuhop.db.records import SessionRow
 from gpuhop.errors import ObjectMissing
-from gpuhop.stores.base import Entry, Store
+from gpuhop.stores.base import Store
 from gpuhop_worker import wire
 from gpuhop_worker.wire import Manifest, WireError
 
@@ -45,10 +45,15 @@ def counting(store: Store, job: str, sealed: Mapping[int, int], limit: int) -> l
     return found
 
 
+def read_whole(store: Store, key: str) -> Manifest:
+    """Raises ObjectMissing, WireError (it is damaged)."""
+    return Manifest.from_bytes(store.get(key))
+
+
 def read(store: Store, key: str) -> Manifest | None:
     """The manifest, or None when it is damaged or gone."""
     try:
-        return Manifest.from_bytes(store.get(key))
+        return read_whole(store, key)
     except (WireError, ObjectMissing):
         return None
 
@@ -63,32 +68,3 @@ def newest_of(store: Store, job: str, token: int) -> tuple[int, int]:
             step = manifest.step
             break
     return (rows[0][1] if rows else 0), step
-
-
-def doomed(store: Store, job: str, sealed: Mapping[int, int], keep: int) -> list[Entry]:
-    """Checkpoints beyond the newest `keep` that count, and packs that no kept manifest names; in the order in which
-    they may be removed: manifests first (R34). Only while the job has no live session."""
-    saved = counting(store, job, sealed, keep)
-    good = [one for one in saved if one.manifest is not None]
-    if saved and not good:
-        return []  # nothing readable: remove nothing, a person may want to look
-    kept = {one.key for one in saved}
-    needed = {pack["key"] for one in good if one.manifest is not None for pack in one.manifest.packs}
-    every = list(store.list(wire.job_prefix(job)))
-    manifests = [entry for entry in every if wire.manifest_place(entry.key) is not None and entry.key not in kept]
-    packs = [entry for entry in every if _is_pack(entry.key) and entry.key not in needed]
-    if len(good) < len(saved):
-        packs = []  # a damaged kept manifest may name packs that cannot be known
-    return [*manifests, *packs]
-
-
-def sweep(store: Store, job: str, sealed: Mapping[int, int], keep: int) -> list[str]:
-    """Remove what `doomed` names. Returns the removed keys. A crash in between is harmless: the rest goes next time."""
-    going = [entry.key for entry in doomed(store, job, sealed, keep)]
-    for key in going:
-        store.delete(key)
-    return going
-
-
-def _is_pack(key: str) -> bool:
-    return "/pack-" in key and wire.token_of(key) is not None

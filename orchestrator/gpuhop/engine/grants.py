@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from gpuhop.db.records import SessionRow
 from gpuhop.domain.job import JobSpec
@@ -77,7 +77,9 @@ def make(
         every_s=spec.checkpoint.every.seconds,
         every_auto=spec.checkpoint.every.auto,
         mean_life_s=mean_life_s,
-        keep=spec.checkpoint.keep,
+        keep=spec.checkpoint.keep.last,
+        keep_every=spec.checkpoint.keep.every_steps,
+        keep_best=None if spec.checkpoint.keep.best is None else asdict(spec.checkpoint.keep.best),
         target_steps=spec.target.steps,
         target_epochs=spec.target.epochs,
         progress=spec.progress,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from datetime import datetime, timedelta
 
-from gpuhop.db import jobs, sessions
+from gpuhop.db import jobs, sessions, storage
 from gpuhop.db.connect import Connection
 from gpuhop.db.records import SessionRow
 from gpuhop.domain.plan import Launch
@@ -46,7 +46,7 @@ def launch(parts: Parts, action: Launch) -> None:
     now = parts.clock.now()
     with parts.db.read() as c:
         spec = codec.loads(jobs.get(c, action.job).spec)
-    parents = parents_of(parts, action.job, spec.checkpoint.keep)
+    parents = parents_of(parts, action.job, spec.checkpoint.keep.last)
     start = next((one.manifest.step for one in parents if one.manifest is not None), 0)
     with parts.db.write() as c:
         if not _still_so(c, action, now):
@@ -70,7 +70,10 @@ def start_session(parts: Parts, session: SessionRow, parents: list[Saved] | None
         job = jobs.get(c, session.job_id)
     spec = codec.loads(job.spec)
     if parents is None:
-        parents = parents_of(parts, session.job_id, spec.checkpoint.keep)
+        parents = parents_of(parts, session.job_id, spec.checkpoint.keep.last)
+    with parts.db.read() as c:  # after the session became live: a sweep that had not begun by then spares them
+        going = storage.going(c, job.id)
+    parents = [one for one in parents if one.key not in going]
     platform = parts.platform(session.platform)
     grant = grants.make(
         store=parts.store,

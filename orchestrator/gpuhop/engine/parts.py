@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from gpuhop.clock import Clock
 from gpuhop.db.connect import Database
+from gpuhop.domain.retention import GRACE_S
 from gpuhop.errors import NotFound
 from gpuhop.platforms.base import Platform
 from gpuhop.stores.base import Store
@@ -14,7 +15,8 @@ from gpuhop.stores.base import Store
 
 @dataclass(frozen=True)
 class Parts:
-    """`bundle_path`: the worker zipapp on this machine; `time_scale`: seconds of `clock` per real second."""
+    """`bundle_path`: the worker zipapp on this machine; `time_scale`: seconds of `clock` per real second;
+    `grace_s`: see domain.retention.GRACE_S."""
 
     db: Database
     store: Store
@@ -23,6 +25,7 @@ class Parts:
     bundle_path: str
     bundle_key: str
     time_scale: float = 1.0
+    grace_s: float = GRACE_S
 
     def platform(self, name: str) -> Platform:
         """Raises NotFound for a platform that was removed from the configuration."""

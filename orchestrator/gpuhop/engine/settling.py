@@ -6,18 +6,16 @@ import logging
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from gpuhop.db import jobs, sessions
+from gpuhop.db import jobs, sessions, storage
 from gpuhop.db.connect import Connection
 from gpuhop.db.records import SessionRow
 from gpuhop.domain.judge import Phase, Seen, Verdict
 from gpuhop.domain.outcome import after_session
 from gpuhop.domain.states import OVER, JobState, Reason, SessionState
 from gpuhop.domain.world import Profile
-from gpuhop.engine import checkpoints, observe
+from gpuhop.engine import checkpoints, observe, retention
 from gpuhop.engine.parts import Parts
-from gpuhop.errors import DiskFull, InvalidInput, StoreError
 from gpuhop.platforms.base import Handle
-from gpuhop.spec import codec
 from gpuhop_worker import wire
 from gpuhop_worker.wire import Beat, Control, Result
 
@@ -126,8 +124,11 @@ def close(
         repeated = seen is not None and seen.result is not None and seen.result.repeated
         after, why = after_session(reason, progressed=progressed, wish=job.wish, fruitless=fruitless, repeated=repeated)
         jobs.move(c, job.id, after, why, detail if after is not JobState.QUEUED else "", now)
+        storage.look_again(c, job.id, now)  # in the same transaction: a crash must not forget what it left
     log.info("closed %s: %s", session.name, reason.value, extra={"action": "closed"})
-    _tidy(parts, session.job_id, after)
+    retention.sweep_later(parts, session.job_id)
+    if after in OVER:
+        log.info("job %s is %s", session.job_id, after.value, extra={"action": f"job-{after.value}"})
 
 
 def pause_s(parts: Parts, platform: str, first_s: float, c: Connection | None = None) -> float:
@@ -191,17 +192,3 @@ def _fruitless(rows: list[SessionRow], session: SessionRow, since: datetime) -> 
             break
         count += 1
     return count
-
-
-def _tidy(parts: Parts, job_id: str, after: JobState) -> None:
-    """Retention, while nobody works on the job. What fails is done the next time."""
-    try:
-        with parts.db.read() as c:
-            rows = sessions.of_job(c, job_id)
-            keep = codec.loads(jobs.get(c, job_id).spec).checkpoint.keep
-        sealed = checkpoints.sealed_by(rows)
-        checkpoints.sweep(parts.store, job_id, sealed, keep)
-    except (StoreError, DiskFull, InvalidInput) as error:
-        log.warning("retention of %s waits: %s", job_id, error.fact, extra={"action": "sweep-failed"})
-    if after in OVER:
-        log.info("job %s is %s", job_id, after.value, extra={"action": f"job-{after.value}"})

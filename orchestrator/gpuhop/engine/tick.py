@@ -5,15 +5,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 
-from gpuhop.db import jobs, sessions
+from gpuhop.db import jobs, sessions, storage
 from gpuhop.db.records import SessionRow
 from gpuhop.domain.judge import Phase, Seen, judge
 from gpuhop.domain.plan import Action, Finish, Launch, Order, Withdraw, plan
 from gpuhop.domain.states import JobState, Reason, SessionState, Wish
-from gpuhop.engine import launching, observe, settling
+from gpuhop.engine import launching, observe, retention, settling
 from gpuhop.engine.parts import Parts
 from gpuhop.errors import DatabaseError, GpuhopError, LeaseLost, StoreError
 from gpuhop_worker import wire
@@ -66,6 +66,7 @@ class Loop:
         self._parts = parts
         self._ordered: dict[str, tuple[int, str]] = {}
         self._mute = Failures()
+        self._tidy_at = datetime.min.replace(tzinfo=UTC)
         self._back: dict[int, datetime | None] = {}  # by session: since when the store answers again; None: it is away
 
     def tick(self) -> Report:
@@ -83,7 +84,19 @@ class Loop:
         report.actions = list(plan(world))
         for action in report.actions:
             self._guarded(report, f"{type(action).__name__.lower()} of {action.job}", partial(self._apply, action))
+        self._guarded(report, "retention", self._retain)
         return report
+
+    def _retain(self) -> None:
+        """What is to be removed by now; leftovers at the start and from time to time."""
+        now = self._parts.clock.now()
+        with self._parts.db.read() as c:
+            due = storage.jobs_to_look_at(c, now)
+        for job in due:
+            retention.sweep_later(self._parts, job)
+        if now >= self._tidy_at:
+            self._tidy_at = now + timedelta(seconds=retention.LOOK_EVERY_S)
+            retention.tidy(self._parts)
 
     def _guarded(self, report: Report, what: str, act: Callable[[], None]) -> None:
         """One session's or one job's trouble stays its own, whatever its adapter raises."""

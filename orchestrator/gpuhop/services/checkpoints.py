@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from gpuhop.db.records import SessionRow
@@ -19,7 +20,8 @@ from gpuhop_worker.wire import Manifest
 @dataclass(frozen=True)
 class Line:
     """One checkpoint. `raw`: bytes of the state; `own`: bytes of packs that its session shipped for it or before;
-    `counts`: False for what a session wrote after it was closed."""
+    `counts`: False for what a session wrote after it was closed. `kept`: why it stays (domain.retention), empty when it
+    does not; it goes at `goes_at`, if a time is known."""
 
     token: int
     seq: int
@@ -30,6 +32,8 @@ class Line:
     parent: tuple[int, int] | None
     counts: bool
     note: str
+    kept: tuple[str, ...] = ()
+    goes_at: datetime | None = None
 
 
 def sealed(rows: Sequence[SessionRow]) -> dict[int, int]:

@@ -2,37 +2,15 @@
 
 from __future__ import annotations
 
-import gzip
 import json
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from gpuhop.db.records import SessionRow
-from gpuhop.errors import ObjectMissing
+from gpuhop.engine.segments import text_of as text_of
 from gpuhop.stores.base import Store
-from gpuhop_worker import codec, wire
-
-_NUMBER = re.compile(r"-(\d{6,})\.gz$")
-
-
-def segments(store: Store, job: str, token: int, what: str) -> list[str]:
-    """Keys of the log or metrics segments of one session, in order."""
-    prefix = wire.session_prefix(job, token) + what + "-"
-    found = [(int(m.group(1)), entry.key) for entry in store.list(prefix) if (m := _NUMBER.search(entry.key))]
-    return [key for _, key in sorted(found)]
-
-
-def text_of(store: Store, job: str, token: int, what: str) -> bytes:
-    """All segments of one session. One that is being replaced, or is damaged, is left out."""
-    parts = []
-    for key in segments(store, job, token, what):
-        try:
-            parts.append(gzip.decompress(store.get(key)))
-        except (ObjectMissing, OSError, EOFError):
-            continue
-    return b"".join(parts)
+from gpuhop_worker import codec
 
 
 @dataclass(frozen=True)

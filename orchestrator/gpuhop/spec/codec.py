@@ -10,6 +10,7 @@ from typing import TypeVar, cast
 
 from gpuhop.domain.job import Checkpoint, CheckpointMode, Every, JobSpec, Limits, Resources, Target
 from gpuhop.errors import InvalidInput
+from gpuhop_worker import retention
 
 VERSION = 1
 
@@ -17,9 +18,10 @@ VERSION = 1
 def encode(spec: JobSpec) -> dict[str, object]:
     """A dict of str, int, float, bool, None, lists and dicts. Equal specs give equal dicts.
 
-    {"version": 1, "name", "code", "run", "setup", "target": {...}, "checkpoint": {..., "every": {...}}, "resources":
-    {...}, "platforms": [...], "limits": {"gpu_hours", "deadline": ISO in UTC}, "priority", "env": [[name, value], ...],
-    "secrets": [...], "outputs": [...], "progress"}. Times and sizes are floats, whatever they were made from.
+    {"version": 1, "name", "code", "run", "setup", "target": {...}, "checkpoint": {..., "every": {...}, "keep": as
+    gpuhop_worker.retention.as_json has it}, "resources": {...}, "platforms": [...], "limits": {"gpu_hours", "deadline":
+    ISO in UTC}, "priority", "env": [[name, value], ...], "secrets": [...], "outputs": [...], "progress"}. Times and
+    sizes are floats, whatever they were made from.
     """
     target, kept, needs, limits = spec.target, spec.checkpoint, spec.resources, spec.limits
     every = {"steps": kept.every.steps, "seconds": _float(kept.every.seconds), "auto": kept.every.auto}
@@ -30,7 +32,7 @@ def encode(spec: JobSpec) -> dict[str, object]:
         "setup": spec.setup,
         "run": spec.run,
         "target": {"steps": target.steps, "epochs": target.epochs, "until_exit": target.until_exit},
-        "checkpoint": {"mode": kept.mode, "folder": kept.folder, "every": every, "keep": kept.keep},
+        "checkpoint": {"mode": kept.mode, "folder": kept.folder, "every": every, "keep": retention.as_json(kept.keep)},
         "resources": {
             "gpu": needs.gpu,
             "gpu_count": needs.gpu_count,
@@ -102,6 +104,9 @@ class _Fields:
             raise TypeError(f"expected an object, got {data!r}")
         self._data = data
 
+    def value(self, name: str) -> object:
+        return self._data[name]
+
     def sub(self, name: str) -> _Fields:
         return _Fields(self._data[name])
 
@@ -144,7 +149,7 @@ def _decode(top: _Fields) -> JobSpec:
             _mode(kept.text("mode")),
             kept.text_or_none("folder"),
             Every(every.integer_or_none("steps"), every.float_or_none("seconds"), every.boolean("auto")),
-            kept.integer("keep"),
+            retention.from_json(kept.value("keep")),
         ),
         resources=Resources(
             needs.boolean("gpu"),

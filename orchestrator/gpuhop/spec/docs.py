@@ -129,6 +129,8 @@ def _holds(row: Key) -> str:
     words = TYPE_NAMES[row.kind]
     if row.kind == "choice":
         return " or ".join(f"`{value}`" for value in row.allowed)
+    if row.kind == "keep":
+        return f"whole number, {row.minimum} to {row.maximum}, or mapping"
     if row.kind == "integer":
         return f"{words}, {row.minimum} to {row.maximum}"
     if row.kind == "number":

@@ -14,6 +14,7 @@ from gpuhop.spec.errors import SpecErrors, quote
 from gpuhop.spec.schema import children, key
 from gpuhop.spec.source import MAX_BYTES, BadSource, compose, decode
 from gpuhop.spec.walk import Report, Section, apply, describe, kind_of, scalar_text
+from gpuhop_worker.retention import Best, Keep
 
 if TYPE_CHECKING:
     import yaml
@@ -139,9 +140,35 @@ def _checkpoint(top: Section) -> Checkpoint | None:
         said = "checkpoint.folder is read in mode folder only; the mode here is api"
         near = None if section.has("mode") else "mode: folder"
         top.report.node(section.key("folder"), "checkpoint.folder", said, nearest=near)
-    keep = section.scalar("keep", values.integer(key("checkpoint.keep")), plain.keep, "a whole number")
-    every = _every(section, plain.every)
+    every, keep = _every(section, plain.every), _keep(section)
     return None if mode is None else Checkpoint(mode, folder, every, keep)
+
+
+def _keep(section: Section) -> Keep:
+    import yaml
+
+    plain, node = Keep(), section.value("keep")
+    if not isinstance(node, yaml.MappingNode) or kind_of(node) != "map":
+        wanted = "a whole number or a mapping of last, every_steps and best"
+        return Keep(section.scalar("keep", values.integer(key("checkpoint.keep")), plain.last, wanted))
+    inner = Section(section.report, node, "checkpoint.keep")
+    if not node.value:
+        section.report.node(node, "checkpoint.keep", "checkpoint.keep: the mapping is empty", nearest="keep: 3")
+    last = inner.scalar("last", values.integer(key("checkpoint.keep.last")), plain.last, "a whole number")
+    every = inner.scalar("every_steps", values.integer(key("checkpoint.keep.every_steps")), 0, "a whole number")
+    return Keep(last, every or None, _best(inner))
+
+
+def _best(keep: Section) -> Best | None:
+    section = keep.section("best")
+    if section is None:
+        return None
+    if not section.has("metric") and "metric" not in section.meant:
+        said = "checkpoint.keep.best needs metric: the name of a number that the script gives to session.log"
+        section.report.node(section.root, "checkpoint.keep.best", said)
+    mode = section.text("mode", values.choice(key("checkpoint.keep.best.mode").allowed), "min")
+    count = section.scalar("count", values.integer(key("checkpoint.keep.best.count")), 1, "a whole number")
+    return Best(section.text("metric", values.text, ""), mode, count)
 
 
 def _every(section: Section, default: Every) -> Every:
@@ -163,6 +190,11 @@ def _every(section: Section, default: Every) -> Every:
 def _mode_rules(top: Section, checkpoint: Checkpoint) -> None:
     """In folder mode gpuhop sees the run only through its log; in api mode it needs no log."""
     report = top.report
+    keep = _child(top.value("checkpoint"), "keep")
+    best = _child(keep, "best")
+    if best is not None and checkpoint.mode == "folder":
+        said = "checkpoint.keep.best is read in mode api only: in mode folder nobody tells gpuhop a metric"
+        report.node(best, "checkpoint.keep.best", said)
     if checkpoint.mode == "api":
         if top.has("progress"):
             said = "progress is read in checkpoint mode folder only: in mode api the script tells its step"
@@ -183,6 +215,10 @@ def _mode_rules(top: Section, checkpoint: Checkpoint) -> None:
     if every is not None and checkpoint.every.steps is not None:
         said = "checkpoint.every in steps in mode folder needs progress: without it nobody can count the steps"
         report.node(every, "checkpoint.every", said, nearest="10m", example=key("progress").example)
+    spaced = _child(keep, "every_steps")
+    if spaced is not None:
+        said = "checkpoint.keep.every_steps in mode folder needs progress: without it nobody can count the steps"
+        report.node(spaced, "checkpoint.keep.every_steps", said, example=key("progress").example)
 
 
 def _child(node: yaml.Node | None, name: str) -> yaml.Node | None:

@@ -1,4 +1,4 @@
-"""The port to an object store: what the scheduler needs of it, in six methods.
+"""The port to an object store: what the scheduler needs of it, in seven methods.
 
 Keys are relative to the store's own prefix, use `/`, and are never reused for other content by another writer
 (DESIGN I1). The worker never sees this port: it gets addresses by `presign` (see gpuhop_worker.store).
@@ -6,8 +6,8 @@ Keys are relative to the store's own prefix, use `/`, and are never reused for o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 Verb = Literal["get", "put", "put_new", "delete"]
@@ -33,6 +33,19 @@ class Entry:
 
     key: str
     size: int
+
+
+@dataclass(frozen=True)
+class Leftover:
+    """What takes space and is no object: a temporary file of a writer, parts of an upload that was not completed. Its
+    writer may still live: whoever removes it waits, and looks whether it grows.
+
+    `key` is no object's key, and the same at each look. `remove` is silent when it is gone; raises StoreError.
+    """
+
+    key: str
+    size: int
+    remove: Callable[[], None] = field(repr=False, compare=False)
 
 
 class Store(Protocol):
@@ -62,6 +75,10 @@ class Store(Protocol):
 
     def delete(self, key: str) -> None:
         """Remove; silent when the key is missing."""
+        ...
+
+    def leftovers(self, prefix: str) -> Iterator[Leftover]:
+        """All leftovers whose key starts with prefix, sorted by key; none where the store cannot tell."""
         ...
 
     def presign(self, verb: Verb, key: str, ttl_s: float) -> str:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from gpuhop.errors import DiskFull, NotFound, ObjectMissing, StoreError
-from gpuhop.stores.base import Entry, StoreTraits, Verb
+from gpuhop.stores.base import Entry, Leftover, StoreTraits, Verb
 from gpuhop.stores.keys import TEMP_MARK, checked_key, checked_prefix, is_key
 
 FOREVER_S = 10 * 365 * 86400.0
@@ -86,6 +86,28 @@ class LocalStore:
             raise self._failure("delete", key, error) from error
         self._prune(path.parent)
 
+    def leftovers(self, prefix: str) -> Iterator[Leftover]:
+        """Temporary files of writers; the folders that only they kept go with them."""
+        checked_prefix(prefix)
+        folder = self._root / prefix.rpartition("/")[0]
+        try:
+            found = [self._leftover(path, size) for path, size in self._files(folder) if _is_temporary(path)]
+        except OSError as error:
+            raise self._failure("list", prefix, error) from error
+        return iter(sorted((one for one in found if one.key.startswith(prefix)), key=lambda one: one.key))
+
+    def _leftover(self, path: Path, size: int) -> Leftover:
+        key = path.relative_to(self._root).as_posix()
+
+        def remove() -> None:
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as error:
+                raise self._failure("delete", key, error) from error
+            self._prune(path.parent)
+
+        return Leftover(key, size, remove)
+
     def presign(self, verb: Verb, key: str, ttl_s: float) -> str:
         """A `file://` address. It never dies: `ttl_s` is not kept; `?create=once` marks put_new."""
         address = self._path(key).as_uri()
@@ -126,19 +148,24 @@ class LocalStore:
         raise FileNotFoundError(errno.ENOENT, "the folder vanishes as fast as it is made", str(path.parent))
 
     def _walk(self, folder: Path) -> Iterator[Entry]:
-        """All objects below folder; what vanishes meanwhile is skipped, as is what no key can name."""
+        """All objects below folder; what no key can name is skipped."""
+        for path, size in self._files(folder):
+            key = path.relative_to(self._root).as_posix()
+            if is_key(key):
+                yield Entry(key, size)
+
+    def _files(self, folder: Path) -> Iterator[tuple[Path, int]]:
+        """All files below folder, with their sizes; what vanishes meanwhile is skipped."""
         try:
             rows = list(os.scandir(folder))
         except (FileNotFoundError, NotADirectoryError):
             return
         for row in rows:
             if row.is_dir(follow_symlinks=False):
-                yield from self._walk(Path(row.path))
-                continue
-            key = Path(row.path).relative_to(self._root).as_posix()
-            if row.is_file(follow_symlinks=False) and is_key(key):
+                yield from self._files(Path(row.path))
+            elif row.is_file(follow_symlinks=False):
                 with suppress(FileNotFoundError):
-                    yield Entry(key, row.stat(follow_symlinks=False).st_size)
+                    yield Path(row.path), row.stat(follow_symlinks=False).st_size
 
     def _prune(self, folder: Path) -> None:
         """Remove folders that became empty, below the root: an object store has no empty folders either."""
@@ -152,6 +179,10 @@ class LocalStore:
             return DiskFull(f"no space left for {key} below {self._root}", f"df -h {self._root}")
         reason = error.strerror or type(error).__name__
         return StoreError(f"cannot {verb} {key} below {self._root}: {reason}", f"ls -ld {self._root}")
+
+
+def _is_temporary(path: Path) -> bool:
+    return path.name.startswith(TEMP_MARK)
 
 
 def _make_folder(folder: Path) -> None:

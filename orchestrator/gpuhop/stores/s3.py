@@ -24,8 +24,9 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal
 from urllib.parse import urlsplit
 
-from gpuhop.errors import MissingExtra, NotFound, StoreError
-from gpuhop.stores.base import Entry, StoreTraits, Verb
+from gpuhop.errors import MissingExtra, NotFound, ObjectMissing, StoreError
+from gpuhop.stores.base import Entry, Leftover, StoreTraits, Verb
+from gpuhop.stores.errors import StoreBusy, StoreUnreachable
 from gpuhop.stores.keys import checked_key, checked_prefix, is_key
 from gpuhop.stores.s3_errors import Place, translate
 
@@ -164,6 +165,61 @@ class S3Store:
     def delete(self, key: str) -> None:
         """One by one: OCI refuses the checksum of boto3's delete_objects (facts/platforms.md 3.1)."""
         self._call("delete_object", key)
+
+    def leftovers(self, prefix: str) -> Iterator[Leftover]:
+        """Uploads that were begun and not completed; their parts are invisible to list, and paid for (platforms.md
+        B11). None where the store has no such call or does not allow it.
+
+        An upload under the key of an object that exists is left alone: SeaweedFS may have completed it and kept its
+        record, and aborting it then destroys the object (seaweedfs issue 11382). put_file looks after its own key.
+        """
+        try:
+            found = [self._leftover(row["Key"], row["UploadId"]) for row in self._uploads(prefix)]
+        except (StoreUnreachable, StoreBusy):
+            raise
+        except StoreError:
+            return iter(())
+        return iter(sorted(found, key=lambda one: one.key))
+
+    def _uploads(self, prefix: str) -> Iterator[dict[str, str]]:
+        """(Key without the store's prefix, UploadId) of each upload under way."""
+        full = self._prefix + checked_prefix(prefix)
+        marker: dict[str, str] = {}
+        seen: builtins.list[dict[str, str]] = []
+        while True:
+            page = self._call("list_multipart_uploads", None, Prefix=full, **marker)
+            for row in page.get("Uploads", ()):
+                key = str(row["Key"]).removeprefix(self._prefix)
+                # The check by prefix is ours: some servers take it as a hint.
+                if row["Key"].startswith(full) and is_key(key) and not any(e.key == key for e in self.list(key)):
+                    yield {"Key": key, "UploadId": str(row["UploadId"])}
+            after = {"KeyMarker": page.get("NextKeyMarker"), "UploadIdMarker": page.get("NextUploadIdMarker")}
+            after = {name: value for name, value in after.items() if value}
+            if not page.get("IsTruncated") or not after or after in seen:
+                return
+            marker = after
+            seen.append(after)
+
+    def _leftover(self, key: str, upload: str) -> Leftover:
+        def remove() -> None:
+            with suppress(ObjectMissing):  # NoSuchUpload: it is gone already
+                self._call("abort_multipart_upload", key, UploadId=upload)
+
+        return Leftover(f"{key}?upload={upload}", self._parts_size(key, upload), remove)
+
+    def _parts_size(self, key: str, upload: str) -> int:
+        """Bytes of the parts so far."""
+        size, marker = 0, 0
+        try:
+            while True:
+                page = self._call("list_parts", key, UploadId=upload, PartNumberMarker=marker)
+                size += sum(int(part["Size"]) for part in page.get("Parts", ()))
+                after = int(page.get("NextPartNumberMarker") or 0)
+                if not page.get("IsTruncated") or after <= marker:
+                    return size
+                marker = after
+        except ObjectMissing:  # completed or aborted meanwhile
+            return size
 
     def presign(self, verb: Verb, key: str, ttl_s: float) -> str:
         """A SigV4 address; `ttl_s` is cut to the store's limit. No network, 0.2 ms.

@@ -109,7 +109,8 @@ def _missing(answer: _Answer, place: Place, _now: datetime) -> StoreError:
             f"{place.host} has no bucket {place.bucket}",
             f"create it in the provider's console, or correct the name in the store URL, then: {CHECK}",
         )
-    if place.key is not None and place.operation == "get_object":
+    ended = answer.code == "NoSuchUpload" and place.operation in ("abort_multipart_upload", "list_parts")
+    if place.key is not None and (ended or place.operation == "get_object"):
         return ObjectMissing(place.key)
     return StoreError(f"{place} answers {answer.status} {answer.code} to {place.operation}", CHECK)
 

@@ -27,9 +27,11 @@ LOCAL = Can(signatures=False, expiry=False, private=False, damage=False)
 
 @dataclass(frozen=True)
 class Case:
-    """One store, empty; `neighbour` opens one in the same bucket or folder that must never notice it."""
+    """One store, empty; `neighbour` opens one in the same bucket or folder that must never notice it. `unfinished`
+    leaves behind what a writer of that key does that is killed after so many bytes."""
 
     name: str
     store: Store
     neighbour: Callable[[], Store]
     can: Can
+    unfinished: Callable[[str, bytes], None]

@@ -182,6 +182,36 @@ def test_threads_may_share_a_store(case: Case) -> None:
     assert _keys(case) == []
 
 
+def test_leftovers_of_killed_writers_are_found_and_removed(case: Case) -> None:
+    assert list(case.store.leftovers("")) == []
+    case.store.put("jobs/a/t0001/pack-000001", b"whole")
+    case.unfinished("jobs/a/code-0123.tar.gz", b"x" * 1000)
+    case.unfinished("jobs/a/t0002/pack-000007", b"")
+    case.unfinished("jobs/b/code-4567.tar.gz", b"y" * 70)
+    found = list(case.store.leftovers("jobs/a/"))
+    assert [one.size for one in found if "code" in one.key] == [1000] and len(found) == 2
+    assert all(one.key.startswith("jobs/a/") for one in found)
+    assert [one.key for one in case.store.leftovers("jobs/a/")] == [one.key for one in found]
+    assert len(list(case.store.leftovers(""))) == 3
+    keys = _keys(case)
+    assert keys == ["jobs/a/t0001/pack-000001"] and not set(keys) & {one.key for one in found}
+    for one in found:
+        one.remove()
+        one.remove()  # silent: another may have been quicker
+    assert list(case.store.leftovers("jobs/a/")) == []
+    assert [one.size for one in case.store.leftovers("jobs/b")] == [70]
+    assert case.store.get("jobs/a/t0001/pack-000001") == b"whole"
+
+
+def test_leftovers_of_a_neighbour_are_not_ours(case: Case) -> None:
+    neighbour = case.neighbour()
+    case.unfinished("jobs/a/code", b"x")
+    assert list(neighbour.leftovers("")) == []
+    assert len(list(case.store.leftovers("jobs/a/"))) == 1
+    with pytest.raises(InvalidInput):
+        case.store.leftovers("../")
+
+
 def test_addresses_do_their_verb(case: Case) -> None:
     assert plain_http("PUT", case.store.presign("put", "p/a", 60), b"one").status == 200
     assert plain_http("PUT", case.store.presign("put", "p/a", 60), b"two").status == 200

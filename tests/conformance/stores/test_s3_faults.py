@@ -174,6 +174,47 @@ def test_parts_of_a_killed_process_are_swept_by_the_next_try(seaweed_server: S3S
     assert _uploads(store) == ["sweep/big2"]  # another key: not ours to touch
 
 
+@pytest.mark.s3
+def test_many_uploads_are_listed_to_the_end_and_one_under_a_whole_object_is_left(seaweed_server: S3Server) -> None:
+    store = open_store(seaweed_server.url("many"), seaweed_server.env)
+    assert isinstance(store, S3Store)
+    for number in range(25):
+        key = f"many/k-{number:02d}"
+        store._client.create_multipart_upload(Bucket=seaweed_server.bucket, Key=key)
+    store.put("k-07", b"whole")
+    found = [one.key.partition("?")[0] for one in store.leftovers("")]
+    assert found == [f"k-{number:02d}" for number in range(25) if number != 7]
+
+
+def test_pages_of_uploads_and_a_server_that_never_ends_them() -> None:
+    def answer(seen: Seen) -> Sent:
+        if "uploads" not in seen.path.partition("?")[2]:  # list_objects_v2 and list_parts
+            return Sent(200, b"<R><IsTruncated>false</IsTruncated></R>", {"content-type": "application/xml"})
+        key = "p/b" if "key-marker=p%2Fa" in seen.path else "p/a"
+        row = f"<Upload><Key>{key}</Key><UploadId>u</UploadId></Upload><Upload><Key>q/x</Key></Upload>"
+        more = f"<IsTruncated>true</IsTruncated><NextKeyMarker>{key}</NextKeyMarker>"
+        body = f"<ListMultipartUploadsResult>{more}{row}</ListMultipartUploadsResult>"
+        return Sent(200, body.encode(), {"content-type": "application/xml"})
+
+    with proxy(on_request=answer) as double:
+        found = [one.key for one in _store(double.endpoint).leftovers("")]
+        assert set(found) == {"a?upload=u", "b?upload=u"}
+        assert sum("uploads" in seen.path for seen in double.log) < 6
+
+
+@pytest.mark.parametrize("status", [501, 403, 400])
+def test_a_store_that_cannot_list_uploads_has_none(status: int) -> None:
+    with proxy(
+        on_request=lambda _seen: xml_error(status, "NotImplemented" if status == 501 else "AccessDenied")
+    ) as double:
+        assert list(_store(double.endpoint).leftovers("")) == []
+
+
+def test_a_store_that_is_away_is_said_when_uploads_are_asked_for() -> None:
+    with pytest.raises(StoreUnreachable):
+        _store(f"http://127.0.0.1:{free_ports(1)[0]}").leftovers("")
+
+
 def _uploads(store: object) -> list[str]:
     assert isinstance(store, S3Store)
     page = store._client.list_multipart_uploads(Bucket=store._config.bucket, Prefix=store._prefix)

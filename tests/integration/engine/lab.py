@@ -25,6 +25,7 @@ from gpuhop.platforms.base import Handle
 from gpuhop.services import streams, submitting
 from gpuhop.settings import LabSettings, Settings
 from gpuhop.spec.freeze import freeze
+from gpuhop_worker.retention import Keep
 
 JOB = "job-1"
 HOUR_S = 36.0
@@ -104,7 +105,7 @@ class Lab:
             str(folder),
             "python train.py",
             changes.pop("target", Target(steps=steps)),
-            checkpoint=Checkpoint(every=Every(steps=every), keep=2),
+            checkpoint=Checkpoint(every=Every(steps=every), keep=Keep(2)),
             **changes,
         )
         code_archive = freeze(folder, into=self.settings.home / "frozen")

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from gpuhop.db import migrate
+
 ROOT = Path(__file__).resolve().parents[3]
 
 
@@ -47,7 +49,7 @@ def test_the_command_works_from_the_wheel(wheel: Path, tmp_path: Path) -> None:
             [sys.executable, "-m", "gpuhop", *args], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
         )
         assert done.returncode == 0, done.stdout + done.stderr
-    assert "revision  0001" in done.stdout
+    assert f"revision  {migrate.head()}" in done.stdout
 
 
 def test_same_worker_from_wheel_and_checkout(wheel: Path, tmp_path: Path) -> None:

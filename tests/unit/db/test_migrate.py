@@ -267,3 +267,35 @@ def test_another_process_that_holds_the_lock_too_long_is_named(
         with other.read() as reading:  # readers never wait
             assert events.recent(reading) == []
     other.close()
+
+
+def test_a_ledger_of_the_first_release_is_brought_up_with_all_that_it_holds(db: Database, path: Path) -> None:
+    from alembic import command
+
+    config = migrate._config()
+    with db.engine.connect() as connection:
+        config.attributes["connection"] = connection
+        with connection.begin():
+            command.downgrade(config, "0001")
+            assert "pins" not in sa.inspect(connection).get_table_names()
+            events.add(connection, START, None, "old", "kept")
+    db.close()
+    again = open_database(path)
+    with again.read() as c:
+        assert [event.text for event in events.recent(c)] == ["kept"]
+        assert migrate.current(c) == migrate.head()
+        assert {"pins", "marks", "stock", "freed", "looks"} <= set(sa.inspect(c).get_table_names())
+    again.close()
+
+
+def test_what_was_freed_is_never_rewritten(db: Database) -> None:
+    from gpuhop.db import storage
+    from gpuhop.domain.retention import Mark
+
+    with db.write() as c:
+        storage.mark(c, None, Mark("k", 5, "unfinished", START))
+        storage.removed(c, ["k", "k"], START)
+        assert [(row.objects, row.bytes) for row in storage.freed_of(c, None)] == [(1, 5)]
+    for verb in ("update freed set bytes = 0", "delete from freed"):
+        with pytest.raises(sa.exc.IntegrityError, match="append-only"), db.write() as c:
+            c.exec_driver_sql(verb)

@@ -1,4 +1,4 @@
-"""Which checkpoints count, and retention that never removes what is needed."""
+"""Which checkpoints count, and pruning at once that never removes what is needed."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.support.engine import quick_folder
 from tests.support.faults import HookedStore
+from tests.support.ledgered import ledgered
 
-from gpuhop.engine import checkpoints
+from gpuhop.engine import checkpoints, retention
 from gpuhop.errors import StoreError
+from gpuhop.stores.base import Store
 from gpuhop.stores.local import LocalStore
 from gpuhop_worker import wire
 from gpuhop_worker.wire import Manifest
@@ -37,6 +39,12 @@ def keys(store: LocalStore, what: str) -> list[str]:
 
 def places(saved: list[checkpoints.Saved]) -> list[tuple[int, int]]:
     return [(one.token, one.seq) for one in saved]
+
+
+def sweep(store: Store, sealed: dict[int, int], keep: int) -> list[str]:
+    """By hand, while no session lives: nothing waits. Returns the removed keys."""
+    with ledgered(store, JOB, sealed, keep) as rig:
+        return [mark.key for mark in retention.sweep(rig.parts, JOB, at_once=True).removed]
 
 
 @pytest.fixture
@@ -74,10 +82,10 @@ def test_sweep_keeps_the_newest_and_all_that_they_name(store: LocalStore) -> Non
     for seq in range(1, 6):
         save(store, 1, seq, seq)
     save(store, 2, 1, 6, packs=[(1, 2), (2, 1)])  # refers to a pack of an old checkpoint
-    checkpoints.sweep(store, JOB, {1: 5, 2: 1}, 2)
+    sweep(store, {1: 5, 2: 1}, 2)
     assert keys(store, "manifest") == ["jobs/j/t0001/manifest-000005.json", "jobs/j/t0002/manifest-000001.json"]
     assert keys(store, "pack") == ["jobs/j/t0001/pack-000002", "jobs/j/t0001/pack-000005", "jobs/j/t0002/pack-000001"]
-    assert checkpoints.sweep(store, JOB, {1: 5, 2: 1}, 2) == []
+    assert sweep(store, {1: 5, 2: 1}, 2) == []
 
 
 def test_sweep_touches_nothing_but_manifests_and_packs(store: LocalStore) -> None:
@@ -88,7 +96,7 @@ def test_sweep_touches_nothing_but_manifests_and_packs(store: LocalStore) -> Non
     before = [entry.key for entry in store.list("")]
     save(store, 1, 1, 1)
     save(store, 1, 2, 2)
-    checkpoints.sweep(store, JOB, {1: 2}, 1)
+    sweep(store, {1: 2}, 1)
     assert set(before) <= {entry.key for entry in store.list("")}
 
 
@@ -96,7 +104,7 @@ def test_sweep_removes_nothing_when_nothing_can_be_read(store: LocalStore) -> No
     for seq in (1, 2):
         key = save(store, 1, seq, seq)
         store.put(key, b"rubbish")
-    assert checkpoints.sweep(store, JOB, {1: 2}, 1) == []
+    assert sweep(store, {1: 2}, 1) == []
     assert len(keys(store, "pack")) == 2
 
 
@@ -104,7 +112,7 @@ def test_packs_stay_while_a_damaged_manifest_may_name_them(store: LocalStore) ->
     for seq in range(1, 5):
         save(store, 1, seq, seq)
     store.put("jobs/j/t0001/manifest-000004.json", b"rubbish")
-    checkpoints.sweep(store, JOB, {1: 4}, 1)
+    sweep(store, {1: 4}, 1)
     assert len(keys(store, "pack")) == 4
     assert keys(store, "manifest") == ["jobs/j/t0001/manifest-000003.json", "jobs/j/t0001/manifest-000004.json"]
 
@@ -152,14 +160,14 @@ def test_a_crash_at_any_delete_leaves_the_kept_ones_whole(history: list[tuple[in
             newest = complete(store, sealed)[:keep]
             count = [0]
             try:
-                checkpoints.sweep(HookedStore(store, crash_at(index, count, Crash)), JOB, sealed, keep)
+                sweep(HookedStore(store, crash_at(index, count, Crash)), sealed, keep)
                 crashed = False
             except Crash:
                 crashed = True
             assert complete(store, sealed)[:keep] == newest
             # R34: what is still a checkpoint is a whole one, the unneeded ones too.
             assert len(complete(store, sealed)) == len(checkpoints.counting(store, JOB, sealed, 100))
-            checkpoints.sweep(store, JOB, sealed, keep)
+            sweep(store, sealed, keep)
             assert complete(store, sealed) == newest
             assert len(keys(store, "manifest")) == len(newest)
         if not crashed:

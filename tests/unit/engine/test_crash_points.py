@@ -17,10 +17,12 @@ from tests.support.engine import JOB, Rig, check_books, check_training, profile,
 from tests.support.faults import HookedPlatform, HookedStore
 from tests.support.scripted import Script, Service
 
-from gpuhop.db import sessions
+from gpuhop.db import sessions, storage
 from gpuhop.domain.job import Checkpoint, Every, JobSpec
 from gpuhop.domain.states import LIVE_SESSIONS, JobState, SessionState, Wish
+from gpuhop.engine import survey
 from gpuhop.platforms.base import RefusalKind, Refused
+from gpuhop_worker.retention import Keep
 
 WRITES = {"put", "delete", "launch", "stop", "commit"}
 
@@ -97,7 +99,7 @@ class Story:
 
     def spec(self) -> JobSpec:
         # Every so many seconds: the grant is then sized to the chunk and small, which makes these runs quick.
-        return spec(self.steps, checkpoint=Checkpoint(every=Every(seconds=20.0), keep=1))
+        return spec(self.steps, checkpoint=Checkpoint(every=Every(seconds=20.0), keep=Keep(1)))
 
     def user(self, rig: Rig, service: Service) -> None:
         """Called between ticks."""
@@ -153,7 +155,8 @@ def play(home: Path, name: str, crash_at: int | None) -> tuple[list[str], bool]:
     service = services["lab"]
     plain.submit(story.spec())
     plain.drop()
-    rig = CrashRig(home, plain.platforms, plain.clock, plain.store)
+    # A short grace: what one session leaves goes while a later one works.
+    rig = CrashRig(home, plain.platforms, plain.clock, plain.store, grace_s=30.0)
     counter = Counter(crash_at)
     rig.watch(counter)
     for _ in range(400):
@@ -183,7 +186,7 @@ def check_now(rig: Rig, service: Service) -> None:
     assert set(working) <= names, (working, names)
 
 
-def check_end(rig: Rig, service: Service, story: Story) -> None:
+def check_end(rig: CrashRig, service: Service, story: Story) -> None:
     assert rig.job().state is story.end, rig.job()
     rows = rig.rows()
     assert [row.token for row in rows] == list(range(1, len(rows) + 1)) and rig.job().token == len(rows)
@@ -195,6 +198,27 @@ def check_end(rig: Rig, service: Service, story: Story) -> None:
         assert c.execute(sa.text("select count(*) from leases")).scalar() == 0
     if story.end is JobState.DONE:
         check_training(rig, story.steps)
+    check_store(rig)
+
+
+def check_store(rig: CrashRig) -> None:
+    """When the grace is over, only what is needed lies there, and nothing is marked or on its way."""
+    for _ in range(4):
+        rig.clock.sleep(700.0)
+        try:
+            with rig.commits():
+                rig.tick()
+        except Crash:
+            rig.drop()
+    with rig.parts.db.read() as c:
+        ledger = survey.known(c, JOB)
+        assert storage.marks_of(c, JOB) == {} and storage.jobs_to_look_at(c, rig.clock.now()) == []
+    seen = survey.look(rig.store, ledger)
+    assert seen.unwanted == {} and seen.decision.unknown is False
+    good = [one for one in seen.found if one.step is not None]
+    assert len(good) == len(seen.found) == min(1, len(good))
+    packs = {key for key in seen.sizes if "/pack-" in key}
+    assert packs == {key for one in good for key in one.packs}
 
 
 def count(name: str) -> list[str]:

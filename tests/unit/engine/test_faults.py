@@ -15,6 +15,7 @@ from tests.support.scripted import Script, Service
 from gpuhop.db import sessions
 from gpuhop.db.tables import jobs as jobs_table
 from gpuhop.domain.plan import Action, plan
+from gpuhop.domain.retention import GRACE_S
 from gpuhop.domain.states import JobState, Reason, SessionState, Wish
 from gpuhop.domain.world import World
 from gpuhop.errors import LeaseLost, StoreError
@@ -404,6 +405,8 @@ def test_a_zombie_can_add_nothing(home: Path) -> None:
     rig.run(services["lab"].advance)
     assert rig.rows()[1].start_step == 20
     check_training(rig, 400)
+    rig.clock.sleep(GRACE_S)
+    rig.tick()
     left = [entry.key for entry in rig.store.list(wire.session_prefix(JOB, 1))]
     assert pack not in left  # swept, as everything that does not count
 

@@ -16,6 +16,7 @@ from gpuhop.errors import InvalidInput
 from gpuhop.spec.codec import decode, encode, spec_hash
 from gpuhop.spec.docs import FULL
 from gpuhop.spec.parse import parse
+from gpuhop_worker.retention import Best, Keep
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)
 AMOUNT = st.floats(min_value=0.001, max_value=1e6)
@@ -26,8 +27,10 @@ TARGETS = st.one_of(
     COUNT.map(lambda n: Target(steps=n)), COUNT.map(lambda n: Target(epochs=n)), st.just(Target(until_exit=True))
 )
 EVERY = st.one_of(COUNT.map(lambda n: Every(steps=n)), AMOUNT.map(lambda s: Every(seconds=s)))
+BESTS = st.builds(Best, metric=TEXT, mode=st.sampled_from(["min", "max"]), count=st.integers(1, 9))
+KEEPS = st.builds(Keep, last=st.integers(1, 9), every_steps=st.none() | COUNT, best=st.none() | BESTS)
 CHECKPOINTS = st.builds(
-    Checkpoint, mode=st.sampled_from(["api", "folder"]), folder=st.none() | TEXT, every=EVERY, keep=st.integers(1, 9)
+    Checkpoint, mode=st.sampled_from(["api", "folder"]), folder=st.none() | TEXT, every=EVERY, keep=KEEPS
 )
 RESOURCES = st.builds(
     Resources,
@@ -113,6 +116,22 @@ def test_damaged(change: dict[str, object], fact: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         decode({**encode(full()), **change})
     assert fact in caught.value.fact
+
+
+@pytest.mark.parametrize("keep", [None, True, "3", [], {}, {"last": "x", "every_steps": None, "best": None}])
+def test_a_bad_keep_is_damaged(keep: object) -> None:
+    data = encode(full())
+    checkpoint = data["checkpoint"]
+    assert isinstance(checkpoint, dict)
+    with pytest.raises(InvalidInput, match="damaged"):
+        decode({**data, "checkpoint": {**checkpoint, "keep": keep}})
+
+
+def test_a_spec_of_before_has_a_number_and_so_has_a_new_one_where_it_does() -> None:
+    data = encode(full())
+    checkpoint = data["checkpoint"]
+    assert isinstance(checkpoint, dict) and checkpoint["keep"] == 3
+    assert decode(data).checkpoint.keep == Keep(3)
 
 
 def test_a_bad_mode_is_damaged() -> None:

@@ -46,6 +46,17 @@ VALUES = [
     ("checkpoint: {every: {minutes: 3}}", 21, "checkpoint.every", "holds steps and nothing else", "{steps: 200}"),
     ("checkpoint: {every: {steps: x}}", 29, "checkpoint.every", 'expected a whole number, got "x"', None),
     ("checkpoint: {keep: 0}", 20, "checkpoint.keep", "from 1 to 1000, got 0", None),
+    ("checkpoint: {keep: many}", 20, "checkpoint.keep", 'expected a whole number, got "many"', None),
+    ("checkpoint: {keep: [3]}", 20, "checkpoint.keep", "expected a whole number or a mapping of last", None),
+    ("checkpoint: {keep: {}}", 20, "checkpoint.keep", "the mapping is empty", "keep: 3"),
+    ("checkpoint: {keep: {last: 0}}", 27, "checkpoint.keep.last", "from 1 to 1000, got 0", None),
+    ("checkpoint: {keep: {keep_period: 5}}", 21, "checkpoint.keep.keep_period", "unknown key", "every_steps"),
+    ("checkpoint: {keep: {every_steps: 1.5}}", 34, "checkpoint.keep.every_steps", "expected a whole number", None),
+    ("checkpoint: {keep: {best: val_loss}}", 27, "checkpoint.keep.best", "expected a mapping", None),
+    ("checkpoint: {keep: {best: {mode: min}}}", 27, "checkpoint.keep.best", "needs metric", None),
+    ("checkpoint: {keep: {best: {monitor: a}}}", 28, "checkpoint.keep.best.monitor", "unknown key", "metric"),
+    ("checkpoint: {keep: {best: {mode: least, metric: a}}}", 34, "checkpoint.keep.best.mode", "expected one of", None),
+    ("checkpoint: {keep: {best: {metric: 5}}}", 36, "checkpoint.keep.best.metric", "put it in quotes", 'metric: "5"'),
     ("resources: {gpu: 2}", 18, "resources.gpu", "expected yes, no or a mapping", None),
     ("resources: {gpu: {}}", 18, "resources.gpu", "the mapping is empty", "gpu: yes"),
     ("resources: {gpu: {memory: 15}}", 27, "resources.gpu.memory", "expected a size with its unit", "15GB"),
@@ -227,3 +238,16 @@ def test_all_faults_come_at_once_in_the_order_of_the_file() -> None:
     places = [(error.line, error.col) for error in faults(text)]
     assert places == sorted(places)
     assert [line for line, _ in places] == [1, 2, 3, 3, 4, 4, 5, 5, 6, 7, 8, 9, 10, 11]
+
+
+def test_what_folder_mode_cannot_keep_by() -> None:
+    (best,) = faults(
+        "name: a\nrun: b\ntarget: {until: exit}\ncheckpoint: {mode: folder, folder: o, keep: {best: {metric: l}}}\n"
+    )
+    assert (best.line, best.col, best.path) == (4, 52, "checkpoint.keep.best")
+    assert "in mode folder nobody tells gpuhop a metric" in best.message
+    (steps,) = faults(
+        "name: a\nrun: b\ntarget: {until: exit}\ncheckpoint: {mode: folder, folder: o, keep: {every_steps: 9}}\n"
+    )
+    assert (steps.line, steps.col, steps.path) == (4, 59, "checkpoint.keep.every_steps")
+    assert "needs progress" in steps.message

@@ -14,6 +14,7 @@ from gpuhop.errors import InvalidInput, NotFound
 from gpuhop.spec.docs import FULL, SMALLEST
 from gpuhop.spec.parse import parse, parse_bytes, parse_file
 from gpuhop.spec.schema import KEYS, children
+from gpuhop_worker.retention import Best, Keep
 
 KNOWN = ("colab", "kaggle", "local", "ssh")
 BASE = "name: mnist\nrun: python train.py\ntarget: {steps: 20000}\n"
@@ -34,7 +35,7 @@ def test_every_key() -> None:
         setup="pip install -r requirements.txt",
         run="python train.py --config gpt2.json",
         target=Target(steps=20000),
-        checkpoint=Checkpoint("folder", "out", Every(seconds=600.0), 3),
+        checkpoint=Checkpoint("folder", "out", Every(seconds=600.0), Keep(3)),
         progress=r"step (\d+)",
         resources=Resources(gpu=True, gpu_count=1, gpu_memory_gb=15.0, disk_gb=20.0),
         platforms=("kaggle", "colab"),
@@ -50,7 +51,7 @@ def test_the_schema_tells_the_domain_defaults() -> None:
     defaults = {row.path: row.default for row in KEYS}
     plain = read(BASE)
     assert defaults["checkpoint.mode"] == plain.checkpoint.mode
-    assert defaults["checkpoint.keep"] == str(plain.checkpoint.keep)
+    assert defaults["checkpoint.keep"] == str(plain.checkpoint.keep.last) == defaults["checkpoint.keep.last"]
     assert read(BASE + f"checkpoint: {{every: {defaults['checkpoint.every']}}}") == plain
     assert read(BASE + f"resources: {{gpu: {defaults['resources.gpu']}}}") == plain
     assert defaults["resources.gpu.count"] == str(plain.resources.gpu_count)
@@ -92,6 +93,23 @@ def test_no_word_of_others_is_a_key_of_ours_in_the_same_section() -> None:
 )
 def test_every_is_written_in_many_ways(written: str, every: Every) -> None:
     assert read(f"{BASE}checkpoint: {{every: {written}}}").checkpoint.every == every
+
+
+@pytest.mark.parametrize(
+    ("written", "keep"),
+    [
+        ("5", Keep(5)),
+        ("{last: 2}", Keep(2)),
+        ("{every_steps: 10000}", Keep(3, 10000)),
+        ("{best: {metric: val_loss}}", Keep(3, None, Best("val_loss"))),
+        (
+            "{last: 1, every_steps: 5, best: {metric: 'a/b', mode: max, count: 2}}",
+            Keep(1, 5, Best("a/b", "max", 2)),
+        ),
+    ],
+)
+def test_keep_is_a_number_or_a_mapping(written: str, keep: Keep) -> None:
+    assert read(f"{BASE}checkpoint: {{keep: {written}}}").checkpoint.keep == keep
 
 
 @pytest.mark.parametrize(
