@@ -11,6 +11,7 @@ from typing import Callable, Dict, Mapping, Optional
 from gpuhop_worker import files, restore
 from gpuhop_worker.folder import put_in_place
 from gpuhop_worker.logbook import Logbook
+from gpuhop_worker.meter import Meter
 from gpuhop_worker.places import Places
 from gpuhop_worker.process import POLL_S, Command, exit_code
 from gpuhop_worker.restore import Restored
@@ -57,11 +58,16 @@ def run_setup(grant: Grant, folder: str, env: Dict[str, str], log: Logbook, stop
 
 
 def fetch_state(
-    grant: Grant, store: GrantStore, slot: Slot, say: Callable[[str], None], stop_if_told: Callable[[], None]
+    grant: Grant,
+    store: GrantStore,
+    slot: Slot,
+    say: Callable[[str], None],
+    stop_if_told: Callable[[], None],
+    meter: Meter,
 ) -> Optional[Restored]:
     """The newest checkpoint that verifies, None for a job without one. Raises Ended, StoreFailure."""
     try:
-        return restore.fetch_newest(grant.parents, grant.job, store, slot, say, stop_if_told)
+        return restore.fetch_newest(grant.parents, grant.job, store, slot, say, stop_if_told, meter)
     except restore.NothingVerifies as error:
         raise Ended("failed", "restore_failed", str(error)) from error
 

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Callable, Dict, Iterator, List, Optional, Protocol, Tuple
 
 from gpuhop_worker import checkpoint, codecs, hashing, slots, wire
+from gpuhop_worker.meter import Meter
 from gpuhop_worker.slots import Slot
 from gpuhop_worker.store import GrantStore, NotGranted, StoreFailure
 from gpuhop_worker.wire import Manifest
@@ -40,15 +41,16 @@ def fetch_newest(
     slot: Slot,
     say: Callable[[str], None],
     between: Callable[[], None] = lambda: None,
+    meter: Optional[Meter] = None,
 ) -> Optional[Restored]:
     """Download and verify; falls back to the next older one, saying so (R32). None when the job has none yet.
 
-    `between` is called between requests; what it raises ends the restore. Raises NothingVerifies, and StoreFailure when
-    the store itself is away (which proves nothing).
+    `between` is called between requests; what it raises ends the restore. `meter` tells how far it is. Raises
+    NothingVerifies, and StoreFailure when the store itself is away (which proves nothing).
     """
     for key in parents:
         try:
-            return _fetch(key, job, store, slot, between)
+            return _fetch(key, job, store, slot, between, meter or Meter())
         except codecs.Lacking as lacking:
             raise NothingVerifies(f"checkpoint {_short(key)}: {lacking}") from lacking
         except (checkpoint.Damaged, wire.WireError, NotGranted) as error:
@@ -62,13 +64,17 @@ def fetch_newest(
     return None
 
 
-def _fetch(key: str, job: str, store: GrantStore, slot: Slot, between: Callable[[], None]) -> Restored:
+def _fetch(key: str, job: str, store: GrantStore, slot: Slot, between: Callable[[], None], meter: Meter) -> Restored:
     between()
     manifest = Manifest.from_bytes(store.get(key))
     if manifest.job != job or wire.manifest_place(key) != (manifest.token, manifest.seq):
         raise wire.WireError(f"it belongs to another place (job {manifest.job} t{manifest.token:04d})")
     checkpoint.check_shape(manifest)
-    return fill(manifest, store, slot, between)
+    meter.begin(f"restoring step {manifest.step}", sum(row[2] for row in manifest.blocks))
+    try:
+        return fill(manifest, store, slot, between, meter)
+    finally:
+        meter.end()
 
 
 def part_sizes(manifest: Manifest) -> List[Tuple[str, Dict[str, Any], int]]:
@@ -77,7 +83,13 @@ def part_sizes(manifest: Manifest) -> List[Tuple[str, Dict[str, Any], int]]:
     return [(checkpoint.part_name(p), p, sum(row[3] for row in manifest.blocks[p["first"] : p["last"]])) for p in parts]
 
 
-def fill(manifest: Manifest, store: BlockSource, slot: Slot, between: Callable[[], None] = lambda: None) -> Restored:
+def fill(
+    manifest: Manifest,
+    store: BlockSource,
+    slot: Slot,
+    between: Callable[[], None] = lambda: None,
+    meter: Optional[Meter] = None,
+) -> Restored:
     """All blocks of a checkpoint, verified, and the parts' bytes in the slot. Raises checkpoint.Damaged,
     codecs.Lacking, what the store raises, and OSError when there is no space."""
     parts = part_sizes(manifest)
@@ -85,10 +97,10 @@ def fill(manifest: Manifest, store: BlockSource, slot: Slot, between: Callable[[
     starts = {name: place for (name, _, _), place in zip(parts, places)}
     slot.write([], size)
     slot.open()
-    reader = BlockReader(manifest, store)
+    reader, meter = BlockReader(manifest, store), meter or Meter()
     with ThreadPoolExecutor(READERS) as pool:
         for wave in _waves(manifest, _targets(manifest, starts)):
-            futures = [pool.submit(_one_run, reader, run, slot, size, between) for run in _runs(wave)]
+            futures = [pool.submit(_one_run, reader, run, slot, size, between, meter) for run in _runs(wave)]
             try:
                 for future in futures:
                     future.result()
@@ -141,7 +153,9 @@ def _runs(wave: List[Wanted]) -> Iterator[List[Wanted]]:
         yield run
 
 
-def _one_run(reader: BlockReader, run: List[Wanted], slot: Slot, size: int, between: Callable[[], None]) -> None:
+def _one_run(
+    reader: BlockReader, run: List[Wanted], slot: Slot, size: int, between: Callable[[], None], meter: Meter
+) -> None:
     left = list(run)
     for last_try in (False, True):
         between()
@@ -150,6 +164,7 @@ def _one_run(reader: BlockReader, run: List[Wanted], slot: Slot, size: int, betw
         except checkpoint.Damaged:  # perhaps on its way only
             if last_try:
                 raise
+    meter.add(sum(row[2] for row, _ in run))
 
 
 def _raw(reader: BlockReader, left: List[Wanted], slot: Slot) -> Iterator[Tuple[int, memoryview]]:

@@ -20,6 +20,7 @@ from gpuhop_worker.folder import FolderWatch
 from gpuhop_worker.lives import Lives
 from gpuhop_worker.localstate import FIRST_SLOT
 from gpuhop_worker.logbook import Logbook
+from gpuhop_worker.meter import Meter
 from gpuhop_worker.orders import Fenced, Orders
 from gpuhop_worker.places import Places
 from gpuhop_worker.process import POLL_S
@@ -90,6 +91,7 @@ class Runner:
         self._shipper = Shipper(
             grant, self._store, spool, self._slots, self._before_commit, self._still_ours, measured=measured
         )
+        self._restoring = Meter()
         self._shipping = Shipping(self._shipper, spool, self._heart, self._orders, say)
         self._lives = Lives(
             grant,
@@ -126,7 +128,7 @@ class Runner:
             saved_seq=self._shipper.saved_seq,
             train_s=self._elapsed(),
             speed=self._progress.speed(),
-            note=self._shipping.note,
+            note=self._restoring.text or self._shipping.note,
         )
 
     def _still_ours(self) -> bool:
@@ -235,7 +237,9 @@ class Runner:
     def _restore(self) -> Optional[Restored]:
         self._progress.phase = "restore"
         slot = self._slots.slot(FIRST_SLOT)
-        restored = preparing.fetch_state(self._grant, self._store, slot, self._log.say, self._stop_if_told)
+        restored = preparing.fetch_state(
+            self._grant, self._store, slot, self._log.say, self._stop_if_told, self._restoring
+        )
         if restored is None:
             return None
         manifest = restored.manifest

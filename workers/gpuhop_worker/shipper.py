@@ -12,6 +12,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 from gpuhop_worker import checkpoint, containers, retention, wire
 from gpuhop_worker.encoder import Encoder, Known
 from gpuhop_worker.files import Data
+from gpuhop_worker.meter import Meter
 from gpuhop_worker.restore import Restored
 from gpuhop_worker.slots import SlotKeeper
 from gpuhop_worker.store import GrantStore, StoreFailure
@@ -78,6 +79,7 @@ class Shipper:
         self.saved_step = 0
         self.saved_seq = 0
         self.ship_s = 0.0  # that the last checkpoint took
+        self.meter = Meter()  # of what is on its way
         self.raw_bytes = 0  # of the last checkpoint
         self.shipped_bytes = 0
 
@@ -174,10 +176,12 @@ class Shipper:
                 futures.append(pool.submit(self._upload, pending, key, body, room))
                 return key
 
+            self.meter.begin("shipping step {}".format(draft["step"]), sum(part["size"] for part in _parts(draft)))
             encoder = Encoder(self._known, emit, code=self._link < FAST_LINK)
             tensors = [self._tensor(encoder, slot, entry) for entry in draft.get("tensors", [])]
             found = [self._file(encoder, slot, entry) for entry in draft.get("files", [])]
             packs, blocks = encoder.finish()
+        self.meter.end()
         rates = [future.result() for future in futures]
         if rates:
             self._link = sum(rates) / len(rates) * min(UPLOADS, len(rates))
@@ -200,6 +204,7 @@ class Shipper:
             return entry
         width, is_float = containers.number_of(entry["dtype"])
         first, last = encoder.add(entry["name"], slot.view(entry["offset"], entry["size"]), width, is_float)
+        self.meter.add(entry["size"])
         kept = {k: v for k, v in entry.items() if k not in ("offset", "size")}
         return dict(kept, first=first, last=last)
 
@@ -212,6 +217,7 @@ class Shipper:
         for start, stop, width, is_float in containers.pieces(entry["path"], data):
             begin, last = encoder.add(entry["path"], data[start:stop], width, is_float, start)
             first = begin if first is None else first
+            self.meter.add(stop - start)
         return dict(kept, first=first or 0, last=last or 0)
 
     def _manifest(self, pending: _Pending, draft: Dict[str, Any], lines: int) -> Manifest:

@@ -15,7 +15,7 @@ LONGEST_PAUSE_S = 30.0
 
 
 class Shipping:
-    """`note`: why a checkpoint waits, empty when none does."""
+    """Ships what the command and the folder watch leave in the spool."""
 
     def __init__(self, shipper: Shipper, spool: str, heart: Heart, orders: Orders, say: Callable[[str], None]) -> None:
         self._shipper = shipper
@@ -25,7 +25,12 @@ class Shipping:
         self._say = say
         self._pause_s = 0.0
         self._after = 0.0
-        self.note = ""
+        self._trouble = ""  # why a checkpoint waits
+
+    @property
+    def note(self) -> str:
+        """Why a checkpoint waits, or how far it is; empty when none is on its way."""
+        return self._trouble or self._shipper.meter.text
 
     def turn(self) -> None:
         """Ship the newest snapshot, if one waits. A failure is told, and tried again later."""
@@ -55,14 +60,14 @@ class Shipping:
             self._say(str(error))
 
     def _failed(self, failure: Exception) -> None:
-        if not self.note:
+        if not self._trouble:
             self._say(f"a checkpoint waits on this disk: {failure}")
-        self.note = str(failure) or repr(failure)
+        self._trouble = str(failure) or repr(failure)
         self._pause_s = min(LONGEST_PAUSE_S, max(0.5, 2 * self._pause_s))
         self._after = time.monotonic() + self._pause_s
 
     def _shipped(self) -> None:
-        self.note, self._pause_s = "", 0.0
+        self._trouble, self._pause_s = "", 0.0
         ship = self._shipper
         share = f"{ship.shipped_bytes / 1e6:.1f} of {ship.raw_bytes / 1e6:.1f} MB shipped"
         self._say(f"saved step {ship.saved_step} (checkpoint {ship.saved_seq}, {share})")

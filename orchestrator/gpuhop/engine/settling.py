@@ -49,6 +49,7 @@ def _beat_columns(beat: Beat, now: datetime) -> dict[str, object]:
         "beat_seq": beat.seq,
         "beat_at": now,
         "phase": beat.phase,
+        "detail": beat.note,
         "speed": beat.speed,
         "device": beat.device,
         "step": beat.step,
