@@ -10,7 +10,7 @@ import sys
 import time
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from gpuhop_worker import checkpoint, codec, files, plain_state, slots, window
+from gpuhop_worker import checkpoint, codec, files, memory, plain_state, slots, window
 from gpuhop_worker.copier import Copier
 from gpuhop_worker.wire import Manifest
 
@@ -223,11 +223,21 @@ class Saver:
         first two saves would wait for it (0.8 s per GB here). Raises StateError."""
         _, found = self._kind().capture(tracked)
         _, size = slots.layout(found.sizes)
-        print(f"gpuhop: a state of {size / 1e6:.1f} MB; its two snapshots take as much memory each", file=sys.stderr)
+        two = self._picker.next_two()
+        more = sum(max(0, size - self._slots[name].size) for name in two)
+        free = memory.available()
+        told = f"gpuhop: a state of {size / 1e6:.1f} MB; its two snapshots take as much each of this machine's "
+        if free is not None and more + memory.SPARE > free:
+            self._picker.use_disk()
+            told += f"disk, since {free / 1e6:.0f} MB of memory are left"
+        else:
+            told += "memory"
+        print(told, file=sys.stderr)
+        two = self._picker.next_two()
 
         def reserve() -> None:
             try:
-                for name in self._picker.next_two():
+                for name in two:
                     self._slots[name].reserve(size)
             except OSError:
                 pass  # the save will tell

@@ -1,6 +1,7 @@
 """Memory that the user's process and the runner share: the newest state, raw, and the one before it.
 
-Two slots take turns; a third, a file, takes a session's last snapshot when the one before it has not left yet.
+Two slots take turns; a third, a file, takes a session's last snapshot when the one before it has not left yet. Where
+the memory does not reach for two, three files take turns instead.
 On Linux the two are anonymous memory files of the runner (memfd): copying into them runs at the speed of memory,
 nothing is written back to a disk, and they vanish with the runner, however it dies. Elsewhere they are files in the
 session's folder. A command that crashes leaves its last whole snapshot in a slot.
@@ -17,7 +18,9 @@ from typing import Any, Iterable, List, Optional, Tuple
 from gpuhop_worker import files
 
 ALIGN = 64  # bytes; every tensor begins on a cache line
-NAMES = ("a", "b", "c")
+MEMORY = ("a", "b", "c")  # the last one is a file: it is wanted seldom
+DISK = ("c", "d", "e")  # where memory is short
+NAMES = ("a", "b", "c", "d", "e")
 
 
 def layout(sizes: List[int]) -> Tuple[List[int], int]:
@@ -35,6 +38,14 @@ class Slot:
     def __init__(self, path: str) -> None:
         self._path = path
         self._map: Optional[mmap.mmap] = None
+
+    @property
+    def size(self) -> int:
+        """Bytes that are there, mapped or not."""
+        try:
+            return os.stat(self._path).st_size
+        except OSError:
+            return 0
 
     def reserve(self, size: int) -> None:
         """Make room for `size` bytes, really: raises OSError (ENOSPC) now rather than a bus error while copying."""
@@ -124,16 +135,21 @@ class Picker:
 
     def __init__(self, restored: Optional[str] = None, base: Optional[str] = None) -> None:
         self._taken: List[str] = [name for name in (base, restored) if name]
+        self._names = MEMORY
 
     def pick(self, waiting: bool) -> str:
         """`waiting`: the snapshot before has not left yet."""
         busy = self._taken[-2:] if waiting else self._taken[-1:]
-        return next(name for name in NAMES if name not in busy)
+        return next(name for name in self._names if name not in busy)
+
+    def use_disk(self) -> None:
+        """From now on files only."""
+        self._names = DISK
 
     def next_two(self) -> List[str]:
         """The slots that the next two snapshots will use, when each leaves before the next."""
         first = self.pick(waiting=False)
-        return [first, next(name for name in NAMES if name != first)]
+        return [first, next(name for name in self._names if name != first)]
 
     def took(self, name: str) -> None:
         self._taken.append(name)
@@ -154,7 +170,7 @@ class SlotKeeper:
         self._slots = {name: Slot(path) for name, path in self.paths.items()}
 
     def _make(self, folder: str, name: str) -> str:
-        if self._memory and name != "c" and hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd"):
+        if self._memory and name not in DISK and hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd"):
             handle = os.memfd_create(f"gpuhop-{name}")
             self._handles.append(handle)
             return f"/proc/{os.getpid()}/fd/{handle}"

@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch import nn
 
-from gpuhop_worker import checkpoint, slots, torch_state
+from gpuhop_worker import checkpoint, memory, slots, torch_state
 from gpuhop_worker.saving import Saver, interval
 from gpuhop_worker.slots import Slot
 
@@ -43,8 +43,8 @@ class Bench:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        (root / "spool").mkdir()
-        self.paths = {name: str(root / f"slot-{name}") for name in "abc"}
+        (root / "spool").mkdir(parents=True)
+        self.paths = {name: str(root / f"slot-{name}") for name in slots.NAMES}
         config: dict[str, Any] = {
             "restore": None,
             "restored_slot": None,
@@ -68,6 +68,11 @@ class Bench:
         self.saver = Saver(config)
         self.saver.hook(self.tracked)
         self.train()
+
+    def used(self) -> set[str]:
+        """Slots that were given room."""
+        self.saver.join()
+        return {name for name, path in self.paths.items() if os.path.exists(path)}
 
     def train(self) -> None:
         self.model(torch.randn(16, 64)).pow(2).mean().backward()
@@ -316,3 +321,25 @@ def test_the_interval_follows_cost_link_and_life(
     stall: float, ship: float, life: float, least: float, most: float
 ) -> None:
     assert least <= interval(stall, ship, life) <= most
+
+
+def test_snapshots_go_to_the_disk_where_memory_is_short(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    bench.saver.prepare(bench.tracked)
+    assert "of this machine's memory" in capfd.readouterr().err
+    bench.saver.join()
+    assert bench.used() == {"a", "b"}
+    monkeypatch.setattr(memory, "available", lambda: 1000)
+    bench.saver.prepare(bench.tracked)
+    assert bench.used() >= {"a", "b"}
+    other = Bench(bench.root / "other")
+    other.saver.prepare(other.tracked)
+    assert "disk, since 0 MB of memory are left" in capfd.readouterr().err
+    for step in range(1, 4):
+        before = other.live()
+        other.saver.save(other.tracked, step)
+        other.train()
+        other.saver.join()
+        assert other.snapshot() == before
+    assert other.used() == {"c", "d"}
