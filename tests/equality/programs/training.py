@@ -107,7 +107,11 @@ def one(program: Program, parts: Parts, step: int) -> Row:
     if closes:
         _update(program, parts, losses[-1])
     _note(parts, step, ids, losses)
-    return {"loss": losses, "ids": ids, "lr": [float(group["lr"]) for group in optimizer.param_groups]}
+    return {
+        "loss": [loss.hex() for loss in losses],
+        "ids": ids,
+        "lr": [float(group["lr"]) for group in optimizer.param_groups],
+    }
 
 
 def _update(program: Program, parts: Parts, loss: float) -> None:
