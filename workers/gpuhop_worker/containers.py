@@ -47,7 +47,9 @@ def pieces(path: str, data: memoryview) -> List[Piece]:
             return _fill(_safetensors(data), len(data))
         if bytes(data[:4]) == b"PK\x03\x04":
             return _fill(_zip(data), len(data))
-    except (ValueError, KeyError, struct.error, zipfile.BadZipFile, OSError):
+    except (ValueError, LookupError, struct.error, zipfile.BadZipFile, OSError):
+        pass
+    except (AttributeError, TypeError, ArithmeticError, RuntimeError):  # JSON of another shape, or nested without end
         pass
     return [(0, len(data), *_guess(data))]
 
