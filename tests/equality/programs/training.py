@@ -97,7 +97,8 @@ def one(program: Program, parts: Parts, step: int) -> Row:
     opens, closes = step % program.micro == 0, step % program.micro == program.micro - 1
     if opens and program.zero != "after":
         optimizer.zero_grad(set_to_none=program.zero != "zeros")
-    losses, ids = [], []
+    losses: list[float] = []
+    ids: list[int] = []
     for numbers, x in parts.source(step):
         loss = _loss(program, parts, x)
         much = 3e38 if program.overflow and step % 4 == 1 else 1.0
