@@ -48,8 +48,10 @@ def pieces(path: str, data: memoryview) -> List[Piece]:
             return _fill(_safetensors(data), len(data))
         if bytes(data[:4]) == b"PK\x03\x04":
             return _fill(_zip(data), len(data))
-    except (ValueError, LookupError, TypeError, AttributeError, struct.error, zipfile.BadZipFile, OSError):
-        pass  # whatever it is, it is bytes
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError, OSError):
+        pass  # JSON of another shape, or nested without end: whatever it is, it is bytes
+    except (struct.error, zipfile.BadZipFile):
+        pass
     return [(0, len(data), *_guess(data))]
 
 

@@ -97,7 +97,8 @@ def one(program: Program, parts: Parts, step: int) -> Row:
     opens, closes = step % program.micro == 0, step % program.micro == program.micro - 1
     if opens and program.zero != "after":
         optimizer.zero_grad(set_to_none=program.zero != "zeros")
-    losses, ids = [], []
+    losses: list[float] = []
+    ids: list[int] = []
     for numbers, x in parts.source(step):
         loss = _loss(program, parts, x)
         much = 3e38 if program.overflow and step % 4 == 1 else 1.0
@@ -107,7 +108,11 @@ def one(program: Program, parts: Parts, step: int) -> Row:
     if closes:
         _update(program, parts, losses[-1])
     _note(parts, step, ids, losses)
-    return {"loss": losses, "ids": ids, "lr": [float(group["lr"]) for group in optimizer.param_groups]}
+    return {
+        "loss": [loss.hex() for loss in losses],
+        "ids": ids,
+        "lr": [float(group["lr"]) for group in optimizer.param_groups],
+    }
 
 
 def _update(program: Program, parts: Parts, loss: float) -> None:

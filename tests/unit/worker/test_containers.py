@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gpuhop_worker import containers
@@ -57,6 +57,9 @@ def test_bare_numbers_are_guessed() -> None:
 
 
 @pytest.mark.parametrize("name", ["x.safetensors", "x.pt", "x"])
+@example(data=b"\0\0\0\x000", magic=b"PK\x03\x04")  # a header that is a number
+@example(data=b'{"a": {"data_offsets": 3}}', magic=b"\x1a\0\0\0\0\0\0\0")
+@example(data=b"[" * 100_000, magic=b"\xa0\x86\x01\0\0\0\0\0")
 @given(data=st.binary(max_size=400), magic=st.sampled_from([b"", b"PK\x03\x04", b"\x10\0\0\0\0\0\0\0{}"]))
 def test_no_bytes_break_it(name: str, data: bytes, magic: bytes) -> None:
     whole = magic + data
