@@ -6,19 +6,17 @@ import os
 import shutil
 import threading
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple
 
 from gpuhop_worker import checkpoint, containers, retention, wire
 from gpuhop_worker.encoder import Encoder, Known
-from gpuhop_worker.files import Data
 from gpuhop_worker.meter import Meter
 from gpuhop_worker.restore import Restored
 from gpuhop_worker.slots import SlotKeeper
 from gpuhop_worker.store import GrantStore, StoreFailure
+from gpuhop_worker.uploads import OtherBytes, Uploads
 from gpuhop_worker.wire import Grant, Manifest
 
-UPLOADS = 3  # packs on their way at once; more only makes the memory larger
 FAST_LINK = 150e6  # bytes per second; above, coding takes longer than it saves (facts on checkpoints, section 8)
 
 
@@ -27,14 +25,16 @@ class GrantUsedUp(Exception):
 
 
 class _Pending:
-    """A snapshot on its way. What was made is kept: a retry sends equal bytes to equal keys (R12)."""
+    """A snapshot on its way. Its numbers stay its own, so that a retry sends equal bytes to equal keys (R12)."""
 
-    def __init__(self, name: str, seq: int) -> None:
+    def __init__(self, name: str, seq: int, first_pack: int, code: bool) -> None:
         self.name = name
         self.seq = seq
-        self.keys: List[str] = []
-        self.unsent: Dict[str, List[Data]] = {}  # packs whose upload failed
-        self.coded: Optional[Dict[str, Any]] = None  # hash, packs, blocks, tensors, files
+        self.first_pack = first_pack
+        self.code = code
+        self.arrived: Set[str] = set()  # packs
+        self.keys: List[str] = []  # of all packs
+        self.coded: Optional[Dict[str, Any]] = None  # hash, packs, blocks, tensors, files; once all packs have arrived
         self.manifest: Optional[Manifest] = None
 
 
@@ -139,13 +139,14 @@ class Shipper:
             # was lost may still have happened (R12).
             self._next_key("manifest", self._seq + 1)
             self._seq += 1
-            self._pending = _Pending(name, self._seq)
+            self._pending = _Pending(name, self._seq, self._pack + 1, self._link < FAST_LINK)
         pending = self._pending
         if pending.coded is None:
-            pending.coded = self._encode(pending, draft)
-        for key in list(pending.unsent):
-            self._store.put_once(key, pending.unsent[key])
-            del pending.unsent[key]
+            try:
+                pending.coded = self._encode(pending, draft)
+            except OtherBytes:
+                self._pending = None  # those keys hold what nobody wrote: the next try takes others
+                raise
         lines = self._before_commit()
         if pending.manifest is None:
             pending.manifest = self._manifest(pending, draft, lines)
@@ -162,42 +163,26 @@ class Shipper:
         self.saved_step, self.saved_seq = draft["step"], pending.seq
 
     def _encode(self, pending: _Pending, draft: Dict[str, Any]) -> Dict[str, Any]:
-        """Code and upload at the same time. A pack whose upload fails waits in memory for the next try."""
+        """Code and upload at the same time. Raises StoreFailure, GrantUsedUp."""
         slot = self._slots.opened(draft["slot"])
-        futures: List[Future[float]] = []
-        room = threading.Semaphore(UPLOADS)
-        with ThreadPoolExecutor(UPLOADS) as pool:
+        self.meter.begin("shipping step {}".format(draft["step"]), sum(part["size"] for part in _parts(draft)))
 
-            def emit(body: List[Data]) -> str:
-                self._pack += 1
-                key = self._next_key("pack", self._pack)
-                pending.keys.append(key)
-                room.acquire()
-                futures.append(pool.submit(self._upload, pending, key, body, room))
-                return key
+        def key(number: int) -> str:
+            self._pack = max(self._pack, pending.first_pack + number)
+            return self._next_key("pack", pending.first_pack + number)
 
-            self.meter.begin("shipping step {}".format(draft["step"]), sum(part["size"] for part in _parts(draft)))
-            encoder = Encoder(self._known, emit, code=self._link < FAST_LINK)
-            tensors = [self._tensor(encoder, slot, entry) for entry in draft.get("tensors", [])]
-            found = [self._file(encoder, slot, entry) for entry in draft.get("files", [])]
-            packs, blocks = encoder.finish()
-        self.meter.end()
-        rates = [future.result() for future in futures]
-        if rates:
-            self._link = sum(rates) / len(rates) * min(UPLOADS, len(rates))
+        try:
+            with Uploads(self._store, key, pending.arrived, read_back=self._grant.read_back) as uploads:
+                encoder = Encoder(self._known, uploads.add, code=pending.code)
+                tensors = [self._tensor(encoder, slot, entry) for entry in draft.get("tensors", [])]
+                found = [self._file(encoder, slot, entry) for entry in draft.get("files", [])]
+                packs, blocks = encoder.finish()
+        finally:
+            self.meter.end()
+        pending.keys = uploads.keys
+        self._link = uploads.rate or self._link
         self.raw_bytes, self.shipped_bytes = encoder.raw_bytes, encoder.shipped_bytes
         return {"hash": encoder.hash, "packs": packs, "blocks": blocks, "tensors": tensors, "files": found}
-
-    def _upload(self, pending: _Pending, key: str, body: List[Data], room: threading.Semaphore) -> float:
-        """Bytes per second. A failure is kept for the retry, not raised: the other packs go on."""
-        began, size = time.monotonic(), sum(len(piece) for piece in body)
-        try:
-            self._store.put_once(key, body)
-        except StoreFailure:
-            pending.unsent[key] = body
-        finally:
-            room.release()
-        return size / max(1e-6, time.monotonic() - began)
 
     def _tensor(self, encoder: Encoder, slot: Any, entry: Dict[str, Any]) -> Dict[str, Any]:
         if "alias" in entry:

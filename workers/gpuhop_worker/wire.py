@@ -132,6 +132,7 @@ class Grant(Document):
     every_s: Optional[float] = None
     every_auto: bool = False
     mean_life_s: float = 4 * 3600.0  # how long sessions of this platform live, as far as is known
+    read_back: bool = False  # fetch every pack again before its checkpoint counts
     keep: int = 3
     keep_every: Optional[int] = None  # steps
     keep_best: Optional[Dict[str, Any]] = None  # metric, mode, count, as in gpuhop_worker.retention.Best

@@ -34,13 +34,14 @@ class Checkpoint:
     """How the training state is carried.
 
     `folder` (mode "folder" only) is relative to the job's working directory. `keep`: which checkpoints stay in the
-    store.
+    store. `read_back`: fetch every pack again before its checkpoint counts.
     """
 
     mode: CheckpointMode = "api"
     folder: str | None = None
     every: Every = field(default_factory=lambda: Every(auto=True))
     keep: Keep = field(default_factory=Keep)
+    read_back: bool = False
 
 
 @dataclass(frozen=True)

@@ -77,6 +77,7 @@ def make(
         every_s=spec.checkpoint.every.seconds,
         every_auto=spec.checkpoint.every.auto,
         mean_life_s=mean_life_s,
+        read_back=spec.checkpoint.read_back,
         keep=spec.checkpoint.keep.last,
         keep_every=spec.checkpoint.keep.every_steps,
         keep_best=None if spec.checkpoint.keep.best is None else asdict(spec.checkpoint.keep.best),

@@ -32,7 +32,13 @@ def encode(spec: JobSpec) -> dict[str, object]:
         "setup": spec.setup,
         "run": spec.run,
         "target": {"steps": target.steps, "epochs": target.epochs, "until_exit": target.until_exit},
-        "checkpoint": {"mode": kept.mode, "folder": kept.folder, "every": every, "keep": retention.as_json(kept.keep)},
+        "checkpoint": {
+            "mode": kept.mode,
+            "folder": kept.folder,
+            "every": every,
+            "keep": retention.as_json(kept.keep),
+            **({"read_back": True} if kept.read_back else {}),  # specs of before had no such key
+        },
         "resources": {
             "gpu": needs.gpu,
             "gpu_count": needs.gpu_count,
@@ -104,6 +110,9 @@ class _Fields:
             raise TypeError(f"expected an object, got {data!r}")
         self._data = data
 
+    def has(self, name: str) -> bool:
+        return name in self._data
+
     def value(self, name: str) -> object:
         return self._data[name]
 
@@ -150,6 +159,7 @@ def _decode(top: _Fields) -> JobSpec:
             kept.text_or_none("folder"),
             Every(every.integer_or_none("steps"), every.float_or_none("seconds"), every.boolean("auto")),
             retention.from_json(kept.value("keep")),
+            kept.has("read_back") and kept.boolean("read_back"),
         ),
         resources=Resources(
             needs.boolean("gpu"),

@@ -141,7 +141,8 @@ def _checkpoint(top: Section) -> Checkpoint | None:
         near = None if section.has("mode") else "mode: folder"
         top.report.node(section.key("folder"), "checkpoint.folder", said, nearest=near)
     every, keep = _every(section, plain.every), _keep(section)
-    return None if mode is None else Checkpoint(mode, folder, every, keep)
+    read_back = section.text("read_back", values.choice(key("checkpoint.read_back").allowed), "never") == "always"
+    return None if mode is None else Checkpoint(mode, folder, every, keep, read_back)
 
 
 def _keep(section: Section) -> Keep:

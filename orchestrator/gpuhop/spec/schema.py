@@ -231,6 +231,16 @@ KEYS: tuple[Key, ...] = (
         words=("n", "top_k", "k"),
     ),
     Key(
+        "checkpoint.read_back",
+        "choice",
+        "`always`: fetch every pack again and compare it before its checkpoint counts, for stores that are not trusted "
+        "(as many bytes come down as went up). `never`: the store's own checksum is enough.",
+        "checkpoint: {read_back: always}",
+        default="never",
+        allowed=("never", "always"),
+        words=("verify", "readback", "verify_after_upload"),
+    ),
+    Key(
         "resources",
         "section",
         "What a session must offer.",

@@ -202,3 +202,9 @@ def test_importing_the_package_does_not_import_yaml() -> None:
         "assert 'yaml' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_packs_are_read_back_where_it_is_asked_for() -> None:
+    text = BASE + "checkpoint: {read_back: %s}\n"
+    assert parse(text % "always", "job.yaml", known_platforms=()).checkpoint.read_back
+    assert not parse(text % "never", "job.yaml", known_platforms=()).checkpoint.read_back
