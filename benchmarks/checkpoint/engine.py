@@ -25,10 +25,10 @@ class FixedShipper(Shipper):
 
     code: bool | None = None
 
-    def _encode(self, pending: Any, draft: dict[str, Any]) -> dict[str, Any]:
+    def ship_newest(self) -> bool:
         if self.code is not None:
             self._link = 0.0 if self.code else 1e12
-        return super()._encode(pending, draft)
+        return super().ship_newest()
 
 
 class Session:

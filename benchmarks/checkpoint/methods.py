@@ -43,19 +43,20 @@ class Method:
 
 class Gpuhop(Method):
     name = "gpuhop, overlapped"
+    window = True
 
     def __init__(self, training: Training, folder: Path) -> None:
         super().__init__(training, folder)
         self.session = Session(self.folder)
         self.saver = self.session.saver()
-        self.saver.hook(training.tracked())
+        if self.window:
+            self.saver.hook(training.tracked())
         self.step = 0
-        self.last = False
 
     def save(self) -> None:
         self.step += 1
         self.saver.join_s = 0.0
-        self.saver.save(self.training.tracked(), self.step, last=self.last)
+        self.saver.save(self.training.tracked(), self.step)
 
     def join(self) -> None:
         self.saver.join()
@@ -65,12 +66,11 @@ class Gpuhop(Method):
         self.session.clear()
 
 
-class GpuhopLast(Gpuhop):
-    name = "gpuhop, no window (last=True)"
+class GpuhopNow(Gpuhop):
+    """As with a loop that has no tracked optimizer: all is copied before training goes on."""
 
-    def __init__(self, training: Training, folder: Path) -> None:
-        super().__init__(training, folder)
-        self.last = True
+    name = "gpuhop, no window"
+    window = False
 
 
 class Copy(Method):
@@ -223,7 +223,7 @@ class Transformers(Method):
 
 ALL: list[type[Method]] = [
     Gpuhop,
-    GpuhopLast,
+    GpuhopNow,
     Copy,
     DcpAsync,
     DcpStaged,

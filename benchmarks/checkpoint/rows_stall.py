@@ -14,7 +14,7 @@ from benchmarks.checkpoint.methods import Method
 from benchmarks.checkpoint.states import Training
 from benchmarks.checkpoint.table import Row, ms
 
-FREQUENT = (methods.Gpuhop, methods.GpuhopLast, methods.Copy)  # cheap: several samples in every round
+FREQUENT = (methods.Gpuhop, methods.GpuhopNow, methods.Copy)  # cheap: several samples in every round
 
 
 class Stall:
@@ -114,7 +114,7 @@ def _no_window(stall: Stall, samples: str) -> Row:
     size = stall.training.size()
     row = Row(f"stall, no window, {size / 1e9:.2f} GB", "<= 1.15 x one numpy copy into warm buffers", samples)
     _lines(row, stall, methods.Copy.name)
-    mine, copy = methods.GpuhopLast.name, methods.Copy.name
+    mine, copy = methods.GpuhopNow.name, methods.Copy.name
     row.judge("x a copy (wall)", stall.wall(mine) / stall.wall(copy), 1.15)
     row.add("thread CPU, gpuhop against the copy", "", f"{stall.thread(mine) / stall.thread(copy):.2f} x")
     return row

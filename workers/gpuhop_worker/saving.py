@@ -8,7 +8,7 @@ import os
 import shutil
 import sys
 import time
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, Optional, Tuple
 
 from gpuhop_worker import checkpoint, codec, files, memory, plain_state, slots, window
 from gpuhop_worker.copier import Copier
@@ -127,7 +127,7 @@ class Saver:
 
     def save(self, tracked: Dict[str, Any], step: int, *, last: bool = False) -> None:
         """Take a snapshot of this very moment. What only the optimizers change is copied beside the next forward and
-        backward pass, and joined before an optimizer changes it (`last`: all is copied now).
+        backward pass, and joined before an optimizer changes it (`last`: all is done now).
 
         Raises OSError (nothing of the try is left behind) and StateError.
         """
@@ -153,41 +153,38 @@ class Saver:
     def _start(
         self, folder: str, name: str, tracked: Dict[str, Any], step: int, last: bool
     ) -> Optional[Callable[[], None]]:
-        """Copy what may change before the next optimizer step; returns the work that is left, None for none."""
+        """Copy what may change before the next optimizer step; returns the work that is left, None for a last save."""
         kind = self._kind()
         body, found = kind.capture(tracked)
         places, size = slots.layout(found.sizes)
         slot = self._slots[name]
         slot.reserve(size)
         still = found.still if self._hooked and not last else set()
-        now: List[Any] = []
-        late: List[Any] = []
-        for part in zip(found.tensors, found.sizes, found.addresses, places):
-            waits = part[2] in still and part[1] >= LEAST_LATE and part[1] % 8 == 0
-            (late if waits else now).append(part)
-        draft = {"step": step, "slot": name, "state": body, "fingerprint": self._fingerprint(kind)}
+        parts = list(zip(found.tensors, found.sizes, found.addresses, places))
+        late = [part for part in parts if part[2] in still and part[1] >= LEAST_LATE and part[1] % 8 == 0]
+        # Before anything is copied beside the training: the script may give a tensor another shape there.
+        entries = [dict(kind.entry_of(*tensor), offset=place, size=length) for tensor, length, _, place in parts]
+        entries += [{"name": title, "alias": target} for title, target in found.aliases]
+        draft = dict(step=step, slot=name, state=body, fingerprint=self._fingerprint(kind), tensors=entries)
 
-        def copy(parts: Any) -> List[Dict[str, Any]]:
-            entries = []
-            for (title, value), length, address, place in parts:
+        def copy(some: Any) -> None:
+            for (_, value), length, address, place in some:
                 if address:
                     slot.take(place, address, length)
                 elif length:
                     slots.copy(slot.view(place, length), kind.bytes_of(value))
-                entries.append(dict(kind.entry_of(title, value), offset=place, size=length))
-            return entries
 
-        entries = copy(now)
-        marks = window.marks(kind, [(title, value, length, address) for (title, value), length, address, _ in late])
+        waits = set(map(id, late))
+        copy(part for part in parts if id(part) not in waits)
+        marks = window.marks(kind, [(*tensor, length, address) for tensor, length, address, _ in late])
 
         def finish() -> None:
-            copied = copy(late)
-            for mark, entry in zip(marks, copied):
-                if not mark.holds(slot.view(entry["offset"], entry["size"])):
+            copy(late)
+            for mark, (_, length, _, place) in zip(marks, late):
+                if not mark.holds(slot.view(place, length)):
                     self._hooked = False  # this script edits what was thought to hold still: all at once from now on
                     raise Torn(mark.name)
-            tensors = entries + copied + [{"name": title, "alias": target} for title, target in found.aliases]
-            checkpoint.write_snapshot(folder, dict(draft, tensors=tensors))
+            checkpoint.write_snapshot(folder, draft)
 
         def finish_or_drop() -> None:
             try:
@@ -200,7 +197,7 @@ class Saver:
                 self._picker.dropped(name)
 
         before = self.saved_step
-        if late:
+        if not last:
             return finish_or_drop
         finish()
         return None

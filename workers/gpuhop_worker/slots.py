@@ -38,6 +38,7 @@ class Slot:
     def __init__(self, path: str) -> None:
         self._path = path
         self._map: Optional[mmap.mmap] = None
+        self._address = 0  # of the mapping
 
     @property
     def size(self) -> int:
@@ -55,9 +56,10 @@ class Slot:
         handle = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             _fill_up(handle, max(size, mmap.PAGESIZE))
-            self._map = mmap.mmap(handle, max(size, mmap.PAGESIZE))
+            self._mapped(mmap.mmap(handle, max(size, mmap.PAGESIZE)))
         finally:
             os.close(handle)
+        assert self._map is not None
         _touch(self._map)
 
     def write(self, parts: Iterable[Tuple[int, Any]], size: int) -> None:
@@ -82,7 +84,11 @@ class Slot:
     def take(self, offset: int, address: int, size: int) -> None:
         """Copy `size` bytes from an address of this process, with the interpreter lock released."""
         assert self._map is not None and offset >= 0 and offset + size <= len(self._map)
-        ctypes.memmove(ctypes.addressof(ctypes.c_char.from_buffer(self._map)) + offset, address, size)
+        ctypes.memmove(self._address + offset, address, size)
+
+    def _mapped(self, made: mmap.mmap) -> None:
+        self._map = made
+        self._address = ctypes.addressof(ctypes.c_char.from_buffer(made))
 
     def open(self) -> None:
         """Map what is there, to read it."""
@@ -92,7 +98,7 @@ class Slot:
             if self._map is not None and len(self._map) == size:
                 return
             self.close()
-            self._map = mmap.mmap(handle, size)
+            self._mapped(mmap.mmap(handle, size))
         finally:
             os.close(handle)
 

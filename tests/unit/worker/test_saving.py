@@ -90,6 +90,7 @@ class Bench:
 
     def snapshot(self) -> dict[str, Any]:
         """The newest snapshot's state and bytes, as the runner would read them; it then counts as shipped."""
+        self.saver.join()
         folder = self.root / "spool" / sorted(os.listdir(self.root / "spool"))[-1]
         draft = checkpoint.read_draft(str(folder))
         assert draft is not None, "the snapshot is not whole"
@@ -238,6 +239,24 @@ def test_memory_that_the_script_gives_up_in_the_window_is_still_there(bench: Ben
     free.data = torch.zeros(1 << 20)
     held.set()
     bench.saver.join()
+    assert bench.snapshot()["f.value"] == was.numpy().tobytes()
+
+
+def test_a_tensor_that_gets_another_shape_in_the_window_keeps_its_own_in_the_snapshot(
+    bench: Bench, held: threading.Event
+) -> None:
+    free = nn.Parameter(torch.randn(1 << 16))
+    was = free.detach().clone()
+    tracked = {"f": free, "o": torch.optim.SGD([free], 0.1)}
+    bench.saver.hook(tracked)
+    bench.saver.save(tracked, 1)
+    free.data = torch.zeros(3, 5, dtype=torch.float64)
+    held.set()
+    bench.saver.join()
+    draft = checkpoint.read_draft(str(bench.root / "spool" / bench.waiting()[0]))
+    assert draft is not None
+    entry = draft["tensors"][0]
+    assert (entry["dtype"], entry["shape"], entry["size"]) == ("float32", [1 << 16], 1 << 18)
     assert bench.snapshot()["f.value"] == was.numpy().tobytes()
 
 
