@@ -169,7 +169,7 @@ def decode(codec: int, stored: memoryview, length: int, base: Optional[Data] = N
     if codec not in (PLANES, DIFF):
         raise Lacking(f"block codec {codec} is not known to this worker")
     if not available():
-        raise Lacking(f"block codec {codec} needs the packages numpy and zstandard, which are not installed here")
+        raise Lacking(f"block codec {codec} needs the packages numpy and zstandard (pip install numpy zstandard)")
     if codec == DIFF and (base is None or len(base) != length):
         raise ValueError("the base of a difference is missing, or has another length")
     planes, flags = _unpack(stored, length)

@@ -34,6 +34,6 @@ def digest(name: str) -> Digest:
     if blake3 is not None:
         known[BLAKE3] = lambda data: str(blake3.blake3(data).hexdigest())
     if name not in known:
-        lack = "needs the package blake3, which is not installed here" if name == BLAKE3 else "is not known here"
+        lack = "needs the package blake3 (pip install blake3)" if name == BLAKE3 else "is not known to this worker"
         raise Lacking(f"the block hash {name!r} {lack}")
     return known[name]
