@@ -56,6 +56,7 @@ class Session:
             "metrics": str(self.folder / "metrics.jsonl"),
             "progress": str(self.folder / "progress.json"),
             "drain": str(self.folder / "drain"),
+            "pace": str(self.folder / "pace"),
             "target_steps": None,
             "target_epochs": None,
             "time_scale": 1.0,

@@ -83,7 +83,7 @@ class OneSession:
         self.session = Session(self._config(restored, every))
 
     def _config(self, restored: restore.Restored | None, every: int) -> dict[str, Any]:
-        names = ("spool", "progress", "drain")
+        names = ("spool", "progress", "drain", "pace")
         return {
             "restore": None if restored is None else str(self.folder / "manifest.json"),
             "restored_slot": None if restored is None else "a",

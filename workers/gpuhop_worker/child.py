@@ -54,6 +54,7 @@ def write_session_file(
         "metrics": places.metrics,
         "progress": places.progress,
         "drain": places.drain,
+        "pace": places.pace,
         "every_steps": grant.every_steps,
         "every_s": grant.every_s,
         "every_auto": grant.every_auto,

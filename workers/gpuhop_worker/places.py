@@ -63,6 +63,11 @@ class Places:
         return self.at("ctl", "progress.json")
 
     @property
+    def pace(self) -> str:
+        """Before when the session API takes no snapshot."""
+        return self.at("ctl", "pace")
+
+    @property
     def drain(self) -> str:
         """Its presence asks the session API to save and leave."""
         return self.at("ctl", "drain")

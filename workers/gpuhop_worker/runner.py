@@ -92,7 +92,7 @@ class Runner:
             grant, self._store, spool, self._slots, self._before_commit, self._still_ours, measured=measured
         )
         self._restoring = Meter()
-        self._shipping = Shipping(self._shipper, spool, self._heart, self._orders, say)
+        self._shipping = Shipping(self._shipper, self._places, self._heart, self._orders, self._time_left, say)
         self._lives = Lives(
             grant,
             self._places,
@@ -115,6 +115,10 @@ class Runner:
     def _elapsed(self) -> float:
         """Seconds of the session's clock since it began."""
         return (time.monotonic() - self._began) * self._grant.time_scale
+
+    def _time_left(self) -> float:
+        """Real seconds of the session's budget."""
+        return (self._grant.budget_s - self._elapsed()) / self._grant.time_scale
 
     def _beat(self, seq: int) -> Optional[Beat]:
         if self._orders.fenced:
@@ -269,9 +273,7 @@ class Runner:
         first = FIRST_SLOT if restored is not None else None
         spool, say = self._places.spool, self._log.say
         watch = FolderWatch(folder, spool, self._slots, first, SETTLE_S, say)
-        return Watching(
-            watch, self._grant, spool, self._progress, self._elapsed, say, make_room=self._shipper.ship_newest
-        )
+        return Watching(watch, self._grant, spool, self._progress, self._elapsed, say, self._shipping)
 
     def _settle(self, end: End, watching: Optional[Watching]) -> Ended:
         """The last snapshot goes out, then the verdict over the command."""

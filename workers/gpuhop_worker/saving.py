@@ -10,7 +10,7 @@ import sys
 import time
 from typing import Any, Callable, Dict, Optional, Tuple
 
-from gpuhop_worker import checkpoint, codec, files, memory, plain_state, slots, window
+from gpuhop_worker import checkpoint, codec, files, memory, pace, plain_state, slots, window
 from gpuhop_worker.copier import Copier
 from gpuhop_worker.wire import Manifest
 
@@ -104,12 +104,14 @@ class Saver:
             print("gpuhop: exact resume downgraded to faithful: {}".format(", ".join(changed)), file=sys.stderr)
 
     def due(self, step: int) -> bool:
-        """Back-pressure: the next snapshot waits until the last one has left the disk."""
+        """Back-pressure: the next snapshot waits until the last one has left the disk. It also waits for its turn where
+        the grant's checkpoints become few."""
         gone = not os.listdir(self._config["spool"])
         now = time.monotonic()
         if gone and self._left_at is None:
             self._left_at = now
-        return gone and self._ripe(step, (now - self._last_save) * self._scale)
+        ripe = gone and self._ripe(step, (now - self._last_save) * self._scale)
+        return ripe and now >= pace.told(self._config["pace"])
 
     def _ripe(self, step: int, elapsed: float) -> bool:
         """`elapsed`: seconds of the session's clock since the last save."""

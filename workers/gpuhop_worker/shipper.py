@@ -112,9 +112,17 @@ class Shipper:
     @property
     def checkpoints_left(self) -> int:
         """How many more checkpoints of the last one's size the grant has keys for."""
+        return self._checkpoints(self._pack, self._seq)
+
+    @property
+    def checkpoints_in_all(self) -> int:
+        """The same of the whole grant."""
+        return self._checkpoints(0, 0)
+
+    def _checkpoints(self, packs: int, manifests: int) -> int:
         per = max(1, len(self._kept[-1][1])) if self._kept else 1
-        packs = sum(1 for _ in self._granted("pack", self._pack))
-        return min(packs // per, sum(1 for _ in self._granted("manifest", self._seq)))
+        room = sum(1 for _ in self._granted("pack", packs)) // per
+        return min(room, sum(1 for _ in self._granted("manifest", manifests)))
 
     def _granted(self, what: str, used: int) -> Iterator[int]:
         number = used + 1

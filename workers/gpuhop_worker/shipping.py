@@ -6,8 +6,10 @@ import os
 import time
 from typing import Callable
 
+from gpuhop_worker import pace
 from gpuhop_worker.beat import Heart
 from gpuhop_worker.orders import Fenced, Orders
+from gpuhop_worker.places import Places
 from gpuhop_worker.shipper import GrantUsedUp, Shipper
 from gpuhop_worker.store import StoreFailure
 
@@ -15,11 +17,23 @@ LONGEST_PAUSE_S = 30.0
 
 
 class Shipping:
-    """Ships what the command and the folder watch leave in the spool."""
+    """Ships what the command and the folder watch leave in the spool. `time_left`: real seconds of the session's
+    budget."""
 
-    def __init__(self, shipper: Shipper, spool: str, heart: Heart, orders: Orders, say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        shipper: Shipper,
+        places: Places,
+        heart: Heart,
+        orders: Orders,
+        time_left: Callable[[], float],
+        say: Callable[[str], None],
+    ) -> None:
         self._shipper = shipper
-        self._spool = spool
+        self._spool = places.spool
+        self._pace = places.pace
+        self._time_left = time_left
+        self.not_before = 0.0  # monotonic: when the next snapshot may be taken
         self._heart = heart
         self._orders = orders
         self._say = say
@@ -71,3 +85,10 @@ class Shipping:
         ship = self._shipper
         share = f"{ship.shipped_bytes / 1e6:.1f} of {ship.raw_bytes / 1e6:.1f} MB shipped"
         self._say(f"saved step {ship.saved_step} (checkpoint {ship.saved_seq}, {share})")
+        pause = pace.pause_s(ship.checkpoints_left - 1, ship.checkpoints_in_all, self._time_left())
+        if pause:
+            self.not_before = time.monotonic() + pause
+            try:
+                pace.tell(self._pace, self.not_before)
+            except OSError:
+                pass  # a full disk; the next checkpoint tells again

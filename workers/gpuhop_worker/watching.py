@@ -9,6 +9,7 @@ from typing import Callable, Optional
 from gpuhop_worker import plain_state
 from gpuhop_worker.folder import FolderWatch
 from gpuhop_worker.progress import Progress
+from gpuhop_worker.shipping import Shipping
 from gpuhop_worker.wire import Grant
 
 SETTLE_S = 1.0  # a checkpoint folder must have been still for this long
@@ -16,8 +17,7 @@ PAUSE_S = 30.0  # after a copy that failed
 
 
 class Watching:
-    """`elapsed`: seconds of the session's clock; `make_room`: ships the snapshot that waits, so that its space is
-    free."""
+    """`elapsed`: seconds of the session's clock."""
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class Watching:
         progress: Progress,
         elapsed: Callable[[], float],
         say: Callable[[str], None],
-        make_room: Callable[[], object],
+        shipping: Shipping,
     ) -> None:
         self.watch = watch
         self._grant = grant
@@ -35,7 +35,7 @@ class Watching:
         self._progress = progress
         self._elapsed = elapsed
         self._say = say
-        self._make_room = make_room
+        self._shipping = shipping
         self._copy_after = 0.0
 
     def turn(self, group: int, told: bool) -> None:
@@ -43,7 +43,7 @@ class Watching:
         now = time.monotonic()
         watch, grant, step = self.watch, self._grant, self._progress.step
         watch.look(now, group)
-        due = watch.due(self._elapsed(), grant.every_s, step, grant.every_steps)
+        due = watch.due(self._elapsed(), grant.every_s, step, grant.every_steps) and now >= self._shipping.not_before
         if not (due or told) or not watch.ready(now):
             return
         if now < self._copy_after or os.listdir(self._spool):
@@ -64,7 +64,7 @@ class Watching:
                 return True
             except OSError as error:
                 self._say(f"the checkpoint folder could not be copied: {error.strerror}")
-                self._make_room()
+                self._shipping.last()
         return False
 
     def _take(self) -> None:

@@ -34,7 +34,7 @@ class Amounts:
 def amounts(spec: JobSpec, budget_s: float, parents: Sequence[Saved]) -> Amounts:
     """Sized to the chunk: one checkpoint per interval and some to spare, packs by the size of the last one."""
     every = spec.checkpoint.every
-    count = MOST_CHECKPOINTS // 2 if every.seconds is None else int(budget_s / every.seconds) + 8
+    count = MOST_CHECKPOINTS if every.seconds is None else int(budget_s / every.seconds) + 8
     count = max(16, min(MOST_CHECKPOINTS, count))
     known = [len(one.manifest.packs) for one in parents if one.manifest is not None]
     per = (known[0] + 1) if known else 2

@@ -56,7 +56,7 @@ class Bench:
             "mean_life_s": 1e4,
             "time_scale": 1.0,
             "runner": os.getpid(),
-            **{name: str(root / name) for name in ("spool", "metrics", "progress", "drain")},
+            **{name: str(root / name) for name in ("spool", "metrics", "progress", "drain", "pace")},
         }
         torch.manual_seed(0)
         self.model = nn.Sequential(nn.Linear(64, 300), nn.BatchNorm1d(300), nn.Linear(300, 8))
