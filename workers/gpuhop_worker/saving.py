@@ -16,6 +16,7 @@ from gpuhop_worker.wire import Manifest
 
 # Bytes. To watch a smaller tensor, while it is copied beside the training, takes longer than to copy it.
 LEAST_LATE = 4096
+TOLD = 100e6  # bytes; the memory that smaller states take is not worth a word
 
 
 class Claimed(Exception):
@@ -225,13 +226,15 @@ class Saver:
         two = self._picker.next_two()
         more = sum(max(0, size - self._slots[name].size) for name in two)
         free = memory.available()
-        told = f"gpuhop: a state of {size / 1e6:.1f} MB; its two snapshots take as much each of this machine's "
-        if free is not None and more + memory.SPARE > free:
+        short = free is not None and more > 0 and more + memory.SPARE > free
+        if short:
             self._picker.use_disk()
-            told += f"disk, since {free / 1e6:.0f} MB of memory are left"
-        else:
-            told += "memory"
-        print(told, file=sys.stderr)
+        if short or size >= TOLD:
+            where = f"disk: {(free or 0) / 1e6:.0f} MB of memory are left" if short else "memory"
+            print(
+                f"gpuhop: a state of {size / 1e6:.0f} MB; two snapshots of it lie in this machine's {where}",
+                file=sys.stderr,
+            )
         two = self._picker.next_two()
 
         def reserve() -> None:
