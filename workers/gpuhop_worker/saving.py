@@ -167,43 +167,35 @@ class Saver:
             (late if waits else now).append(part)
         draft = {"step": step, "slot": name, "state": body, "fingerprint": self._fingerprint(kind)}
 
-        def copy(parts: Any) -> List[Dict[str, Any]]:
-            entries = []
-            for (title, value), length, address, place in parts:
-                if address:
-                    slot.take(place, address, length)
-                elif length:
-                    slots.copy(slot.view(place, length), kind.bytes_of(value))
-                entries.append(dict(kind.entry_of(title, value), offset=place, size=length))
-            return entries
-
-        entries = copy(now)
+        entries = [_copied(kind, slot, part) for part in now]
         marks = window.marks(kind, [(title, value, length, address) for (title, value), length, address, _ in late])
 
         def finish() -> None:
-            copied = copy(late)
-            for mark, entry in zip(marks, copied):
-                if not mark.holds(slot.view(entry["offset"], entry["size"])):
-                    self._hooked = False  # this script edits what was thought to hold still: all at once from now on
-                    raise Torn(mark.name)
+            copied = _copied_late(kind, slot, late, marks)
             tensors = entries + copied + [{"name": title, "alias": target} for title, target in found.aliases]
             checkpoint.write_snapshot(folder, dict(draft, tensors=tensors))
 
         def finish_or_drop() -> None:
             try:
                 finish()
-            except (OSError, Torn) as error:
-                fact = error.strerror if isinstance(error, OSError) else str(error)
-                print(f"gpuhop: the save at step {step} was skipped: {fact}", file=sys.stderr)
-                shutil.rmtree(folder, ignore_errors=True)
-                self.saved_step = before
+            except Exception as error:
                 self._picker.dropped(name)
+                self.saved_step = before
+                self._dropped(folder, step, error)
 
         before = self.saved_step
         if late:
             return finish_or_drop
         finish()
         return None
+
+    def _dropped(self, folder: str, step: int, error: Exception) -> None:
+        """A copy beside the training did not become whole: training goes on without it."""
+        shutil.rmtree(folder, ignore_errors=True)
+        if not isinstance(error, OSError):
+            self._hooked = False  # all at once from now on: what fails then, fails where it is seen
+        fact = error.strerror if isinstance(error, OSError) else str(error) or repr(error)
+        print(f"gpuhop: the save at step {step} was skipped: {fact}", file=sys.stderr)
 
     def _fingerprint(self, kind: Any) -> Dict[str, Any]:
         if self._known_fingerprint is None:
@@ -269,6 +261,29 @@ class Saver:
     def log(self, step: int, values: Dict[str, Any]) -> None:
         row = {"step": step, **{k: codec.encode(v, path=k) for k, v in values.items()}}
         self._metrics.add(json.dumps(row, separators=(",", ":")).encode("ascii") + b"\n")
+
+
+def _copied(kind: Any, slot: slots.Slot, part: Any) -> Dict[str, Any]:
+    """Copy one part into its place; returns its entry."""
+    (title, value), length, address, place = part
+    if address:
+        slot.take(place, address, length)
+    elif length:
+        slots.copy(slot.view(place, length), kind.bytes_of(value))
+    return dict(kind.entry_of(title, value), offset=place, size=length)
+
+
+def _copied_late(kind: Any, slot: slots.Slot, parts: List[Any], marks: List[window.Mark]) -> List[Dict[str, Any]]:
+    """The same for what was marked when the save began. Raises Torn."""
+    entries = []
+    for mark, part in zip(marks, parts):
+        if not mark.there():
+            raise Torn(mark.name)
+        entries.append(_copied(kind, slot, part))
+    for mark, entry in zip(marks, entries):
+        if not mark.holds(slot.view(entry["offset"], entry["size"])):
+            raise Torn(mark.name)
+    return entries
 
 
 def claimant(pid: int) -> bytes:
