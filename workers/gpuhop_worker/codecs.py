@@ -40,7 +40,11 @@ _CHUNK = 64 * 1024  # elements worked on at once: they stay in the cache, and Nu
 
 
 class Lacking(Exception):
-    """This worker cannot decode the block: the packages it lacks, or a codec it does not know."""
+    """This worker cannot decode the block. `packages`: that it lacks; empty for a codec that it does not know."""
+
+    def __init__(self, fact: str, packages: str = "") -> None:
+        super().__init__(fact)
+        self.packages = packages
 
 
 def available() -> bool:
@@ -169,7 +173,8 @@ def decode(codec: int, stored: memoryview, length: int, base: Optional[Data] = N
     if codec not in (PLANES, DIFF):
         raise Lacking(f"block codec {codec} is not known to this worker")
     if not available():
-        raise Lacking(f"block codec {codec} needs the packages numpy and zstandard, which are not installed here")
+        fact = f"block codec {codec} needs the packages numpy and zstandard, which are not installed here"
+        raise Lacking(fact, "numpy and zstandard")
     if codec == DIFF and (base is None or len(base) != length):
         raise ValueError("the base of a difference is missing, or has another length")
     planes, flags = _unpack(stored, length)

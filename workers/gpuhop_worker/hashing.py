@@ -35,5 +35,5 @@ def digest(name: str) -> Digest:
         known[BLAKE3] = lambda data: str(blake3.blake3(data).hexdigest())
     if name not in known:
         lack = "needs the package blake3, which is not installed here" if name == BLAKE3 else "is not known here"
-        raise Lacking(f"the block hash {name!r} {lack}")
+        raise Lacking(f"the block hash {name!r} {lack}", BLAKE3 if name == BLAKE3 else "")
     return known[name]
