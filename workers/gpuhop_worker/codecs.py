@@ -20,7 +20,7 @@ from gpuhop_worker.files import Data
 try:
     import numpy
     import zstandard
-except ImportError:  # the standard library alone has to do
+except Exception:  # absent, or broken in a way of its own: the standard library alone has to do
     numpy = None  # type: ignore[assignment]
     zstandard = None  # type: ignore[assignment]
 
@@ -68,7 +68,11 @@ class _Tools(threading.local):
         self.decompress = zstandard.ZstdDecompressor().decompress
 
 
-_tools = _Tools() if available() else None
+try:
+    _tools = _Tools() if available() else None
+    _ = available() and (zstandard.get_frame_parameters, zstandard.CONTENTSIZE_UNKNOWN, zstandard.ZstdError)
+except Exception:  # too old, or half installed
+    _tools = numpy = zstandard = None  # type: ignore[assignment]
 
 
 def size_of(pieces: List[Data]) -> int:

@@ -13,7 +13,9 @@ from gpuhop_worker.codecs import Lacking
 
 try:
     import blake3
-except ImportError:  # the standard library alone has to do
+
+    blake3.blake3(b"").hexdigest()
+except Exception:  # absent, half installed, or another package of this name: the standard library alone has to do
     blake3 = None  # type: ignore[assignment]
 
 SHA256 = "sha256"
