@@ -170,6 +170,7 @@ def page(head: str, rows: list[Row]) -> str:
     """docs/bench-checkpoint.md."""
     out = ["# The checkpoint engine, measured", "", head, ""]
     out += ["Made by `make bench-checkpoint`; medians; methods of a row are measured in turns, in the same run.", ""]
+    out += [Path(__file__).with_name("notes.md").read_text().strip(), ""]
     out += ["| row | target | result |", "| --- | --- | --- |"]
     for row in rows:
         out.append(f"| {row.what} | {row.target} | {'; '.join(row.verdicts) or 'no target'} |")

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from tests.equality.driver import hopped, unbroken, unchanged_process
 from tests.equality.programs.data import LOADERS
-from tests.equality.programs.models import MODELS
+from tests.equality.programs.models import NAMES
 from tests.equality.programs.optimizers import OPTIMIZERS, SCHEDULES
 from tests.equality.programs.spec import Program
 from tests.equality.strategies import DRAWS, IMPLS, KINDS, programs
@@ -67,7 +67,7 @@ def test_the_cases_reach_every_kind() -> None:
     for part in range(QUICK + SLOW):
         explored(part, drawn.append)
     kinds_of: dict[str, Iterable[Any]] = {
-        "model": MODELS,
+        "model": NAMES,
         "optimizer": OPTIMIZERS,
         "schedule": SCHEDULES,
         "loader": LOADERS,

@@ -32,6 +32,7 @@ class Script:
     """How the sessions of a service behave. Steps per second; what befalls a session, by its name's token.
 
     `fate`: token -> "die" (silently, after `die_s`), "mute" (runs, never beats), "fail" (the command fails at once),
+    "lack" (its Python cannot read the checkpoint),
     "fail-late" (fails after its first checkpoint), "fail-twice" (the same, and was tried again in vain), "idle" (trains
     without saving), "stuck" (ignores orders).
     """
@@ -111,6 +112,8 @@ class ScriptedWorker:
         if self.done:
             return
         worked = (now - self.began).total_seconds()
+        if self.fate == "lack":
+            return self._result("failed", "worker_lacks", worked)
         if self.fate == "fail":
             return self._result("failed", "script_failed", worked)
         goal = self.grant.target_steps or 0

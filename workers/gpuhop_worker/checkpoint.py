@@ -53,6 +53,8 @@ def check_shape(manifest: Manifest) -> None:
     """Refuse a manifest whose numbers or paths do not fit together, before anything is allocated. Raises Damaged."""
     name = f"manifest {manifest.seq} of t{manifest.token:04d}"
     try:
+        if not isinstance(manifest.hash, str):
+            raise TypeError("its hash has no name")
         _check_rows(manifest, name)
         _check_paths(manifest.files)
     except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:

@@ -20,7 +20,7 @@ from gpuhop_worker.files import Data
 try:
     import numpy
     import zstandard
-except ImportError:  # the standard library alone has to do
+except Exception:  # absent, or broken in a way of its own: the standard library alone has to do
     numpy = None  # type: ignore[assignment]
     zstandard = None  # type: ignore[assignment]
 
@@ -40,7 +40,11 @@ _CHUNK = 64 * 1024  # elements worked on at once: they stay in the cache, and Nu
 
 
 class Lacking(Exception):
-    """This worker cannot decode the block: the packages it lacks, or a codec it does not know."""
+    """This worker cannot decode the block. `packages`: that it lacks; empty for a codec that it does not know."""
+
+    def __init__(self, fact: str, packages: str = "") -> None:
+        super().__init__(fact)
+        self.packages = packages
 
 
 def available() -> bool:
@@ -64,7 +68,11 @@ class _Tools(threading.local):
         self.decompress = zstandard.ZstdDecompressor().decompress
 
 
-_tools = _Tools() if available() else None
+try:
+    _tools = _Tools() if available() else None
+    _ = available() and (zstandard.get_frame_parameters, zstandard.CONTENTSIZE_UNKNOWN, zstandard.ZstdError)
+except Exception:  # too old, or half installed
+    _tools = numpy = zstandard = None  # type: ignore[assignment]
 
 
 def size_of(pieces: List[Data]) -> int:
@@ -169,7 +177,8 @@ def decode(codec: int, stored: memoryview, length: int, base: Optional[Data] = N
     if codec not in (PLANES, DIFF):
         raise Lacking(f"block codec {codec} is not known to this worker")
     if not available():
-        raise Lacking(f"block codec {codec} needs the packages numpy and zstandard (pip install numpy zstandard)")
+        fact = f"block codec {codec} needs the packages numpy and zstandard (pip install numpy zstandard)"
+        raise Lacking(fact, "numpy and zstandard")
     if codec == DIFF and (base is None or len(base) != length):
         raise ValueError("the base of a difference is missing, or has another length")
     planes, flags = _unpack(stored, length)

@@ -159,7 +159,7 @@ class Encoder:
         return found
 
     def _choose(self, raw: memoryview, width: int, is_float: bool, place: Optional[Tuple[int, memoryview]]) -> int:
-        if not self._code or len(raw) < SMALL:
+        if not self._code or len(raw) < SMALL or len(raw) % width:  # a file may end in the middle of a number
             return codecs.RAW
         return codecs.choose(raw, width, is_float, place[1] if place else None)
 

@@ -13,7 +13,9 @@ from gpuhop_worker.codecs import Lacking
 
 try:
     import blake3
-except ImportError:  # the standard library alone has to do
+
+    blake3.blake3(b"").hexdigest()
+except Exception:  # absent, half installed, or another package of this name: the standard library alone has to do
     blake3 = None  # type: ignore[assignment]
 
 SHA256 = "sha256"
@@ -35,5 +37,5 @@ def digest(name: str) -> Digest:
         known[BLAKE3] = lambda data: str(blake3.blake3(data).hexdigest())
     if name not in known:
         lack = "needs the package blake3 (pip install blake3)" if name == BLAKE3 else "is not known to this worker"
-        raise Lacking(f"the block hash {name!r} {lack}")
+        raise Lacking(f"the block hash {name!r} {lack}", BLAKE3 if name == BLAKE3 else "")
     return known[name]

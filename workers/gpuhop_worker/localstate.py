@@ -80,8 +80,10 @@ def _of_draft(grant: Grant, name: str, draft: Dict[str, Any], base: Optional[str
     offsets: Dict[str, int] = {}
 
     def placed(part: Dict[str, Any]) -> Dict[str, Any]:
-        if "offset" not in part:
+        if "alias" in part:
             return part
+        if "link" in part:
+            return dict(part, first=0, last=0)
         offsets[checkpoint.part_name(part)] = part["offset"]
         first = len(rows)
         for start in range(0, part["size"], BLOCK):

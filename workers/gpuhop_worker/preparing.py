@@ -68,6 +68,8 @@ def fetch_state(
     """The newest checkpoint that verifies, None for a job without one. Raises Ended, StoreFailure."""
     try:
         return restore.fetch_newest(grant.parents, grant.job, store, slot, say, stop_if_told, meter)
+    except restore.CannotRead as error:
+        raise Ended("failed", "worker_lacks", str(error)) from error
     except restore.NothingVerifies as error:
         raise Ended("failed", "restore_failed", str(error)) from error
 

@@ -25,6 +25,10 @@ class NothingVerifies(Exception):
     """There are checkpoints, and none of them is whole: going on from zero would throw the work away."""
 
 
+class CannotRead(NothingVerifies):
+    """The newest may be whole, and another machine can tell: this one lacks what its codec or its hash needs."""
+
+
 class Restored:
     """A verified checkpoint: its raw bytes lie in `slot`, each part's at `offsets[name or path]`."""
 
@@ -46,13 +50,13 @@ def fetch_newest(
     """Download and verify; falls back to the next older one, saying so (R32). None when the job has none yet.
 
     `between` is called between requests; what it raises ends the restore. `meter` tells how far it is. Raises
-    NothingVerifies, and StoreFailure when the store itself is away (which proves nothing).
+    NothingVerifies (CannotRead), and StoreFailure when the store itself is away (which proves nothing).
     """
     for key in parents:
         try:
             return _fetch(key, job, store, slot, between, meter or Meter())
         except codecs.Lacking as lacking:
-            raise NothingVerifies(f"checkpoint {_short(key)}: {lacking}") from lacking
+            raise CannotRead(f"checkpoint {_short(key)}: {lacking}") from lacking
         except (checkpoint.Damaged, wire.WireError, NotGranted) as error:
             say(f"checkpoint {_short(key)} cannot be used: {error}; falling back to the one before")
         except StoreFailure as failure:

@@ -8,7 +8,7 @@ import os
 import shutil
 import sys
 import time
-from typing import Any, Callable, Dict, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from gpuhop_worker import checkpoint, codec, files, memory, pace, plain_state, slots, window
 from gpuhop_worker.copier import Copier
@@ -170,40 +170,35 @@ class Saver:
         entries += [{"name": title, "alias": target} for title, target in found.aliases]
         draft = dict(step=step, slot=name, state=body, fingerprint=self._fingerprint(kind), tensors=entries)
 
-        def copy(some: Any) -> None:
-            for (_, value), length, address, place in some:
-                if address:
-                    slot.take(place, address, length)
-                elif length:
-                    slots.copy(slot.view(place, length), kind.bytes_of(value))
-
         waits = set(map(id, late))
-        copy(part for part in parts if id(part) not in waits)
+        _copy(kind, slot, [part for part in parts if id(part) not in waits])
         marks = window.marks(kind, [(*tensor, length, address) for tensor, length, address, _ in late])
 
         def finish() -> None:
-            copy(late)
-            for mark, (_, length, _, place) in zip(marks, late):
-                if not mark.holds(slot.view(place, length)):
-                    self._hooked = False  # this script edits what was thought to hold still: all at once from now on
-                    raise Torn(mark.name)
+            _copy_late(kind, slot, late, marks)
             checkpoint.write_snapshot(folder, draft)
 
         def finish_or_drop() -> None:
             try:
                 finish()
-            except (OSError, Torn) as error:
-                fact = error.strerror if isinstance(error, OSError) else str(error)
-                print(f"gpuhop: the save at step {step} was skipped: {fact}", file=sys.stderr)
-                shutil.rmtree(folder, ignore_errors=True)
-                self.saved_step = before
+            except Exception as error:
                 self._picker.dropped(name)
+                self.saved_step = before
+                self._dropped(folder, step, error)
 
         before = self.saved_step
         if not last:
             return finish_or_drop
         finish()
         return None
+
+    def _dropped(self, folder: str, step: int, error: Exception) -> None:
+        """A copy beside the training did not become whole: training goes on without it."""
+        shutil.rmtree(folder, ignore_errors=True)
+        if not isinstance(error, OSError):
+            self._hooked = False  # all at once from now on: what fails then, fails where it is seen
+        fact = error.strerror if isinstance(error, OSError) else str(error) or repr(error)
+        print(f"gpuhop: the save at step {step} was skipped: {fact}", file=sys.stderr)
 
     def _fingerprint(self, kind: Any) -> Dict[str, Any]:
         if self._known_fingerprint is None:
@@ -271,6 +266,28 @@ class Saver:
     def log(self, step: int, values: Dict[str, Any]) -> None:
         row = {"step": step, **{k: codec.encode(v, path=k) for k, v in values.items()}}
         self._metrics.add(json.dumps(row, separators=(",", ":")).encode("ascii") + b"\n")
+
+
+Part = Tuple[Tuple[str, Any], int, int, int]  # (name, value), bytes, address or 0, place in the slot
+
+
+def _copy(kind: Any, slot: slots.Slot, parts: List[Part]) -> None:
+    for (_, value), length, address, place in parts:
+        if address:
+            slot.take(place, address, length)
+        elif length:
+            slots.copy(slot.view(place, length), kind.bytes_of(value))
+
+
+def _copy_late(kind: Any, slot: slots.Slot, parts: List[Part], marks: List[window.Mark]) -> None:
+    """The same for what was marked when the save began. Raises Torn."""
+    for mark, part in zip(marks, parts):
+        if not mark.there():
+            raise Torn(mark.name)
+        _copy(kind, slot, [part])
+    for mark, (_, length, _, place) in zip(marks, parts):
+        if not mark.holds(slot.view(place, length)):
+            raise Torn(mark.name)
 
 
 def claimant(pid: int) -> bytes:

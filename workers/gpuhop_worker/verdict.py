@@ -29,6 +29,7 @@ CODES = {
     "disk_full": 16,
     "code_damaged": 17,
     "secret_missing": 18,
+    "worker_lacks": 19,
 }
 """Exit codes of a session by reason; 0: ended as planned, 13: the command failed, 14: fenced (docs/exit-codes.md)."""
 

@@ -27,12 +27,19 @@ class Mark:
         self._kind = kind
         self._value = value
         self._memory = value.untyped_storage()  # stays, also when the script gives the tensor other memory
+        self._place = (self._memory.data_ptr(), self._memory.nbytes())
         self._step = max(1, size // 8 // count)
         self._some = _view(address, size, _READ).cast("Q")[:: self._step]
         self._before = (kind.version_of(value), self._some.tobytes())
 
+    def there(self) -> bool:
+        """False when the script gave the memory itself another size: what was there may be anybody's by now."""
+        return (self._memory.data_ptr(), self._memory.nbytes()) == self._place
+
     def holds(self, copied: memoryview) -> bool:
         """True when neither the tensor nor its copy differs from what was seen."""
+        if not self.there():
+            return False
         same = (self._kind.version_of(self._value), self._some.tobytes()) == self._before
         return same and copied.cast("Q")[:: self._step].tobytes() == self._before[1]
 

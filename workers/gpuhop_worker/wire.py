@@ -251,6 +251,7 @@ REASONS: Dict[str, str] = {
     "store_failed": "the store could not be reached or refused a write",
     "disk_full": "the session's disk is full",
     "secret_missing": "a secret that the job needs is not set on this platform",
+    "worker_lacks": "this machine lacks packages that the job's checkpoint needs to be read",
 }
 """Reasons a worker may give, each with its meaning in words."""
 

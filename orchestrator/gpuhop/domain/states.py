@@ -85,6 +85,7 @@ class Reason(StrEnum):
     STORE_FAILED = "store_failed"
     DISK_FULL = "disk_full"
     SECRET_MISSING = "secret_missing"  # noqa: S105  a reason, not a secret
+    WORKER_LACKS = "worker_lacks"
 
     LOST = "lost"
     OVERRAN = "overran"
@@ -140,6 +141,10 @@ WORDS: dict[Reason, tuple[str, str]] = {
     Reason.SECRET_MISSING: (
         "a secret that the job needs is not set on that platform",
         "export it where the session starts, then gpuhop resume {job}",
+    ),
+    Reason.WORKER_LACKS: (
+        "that platform's Python lacks packages that the job's checkpoint needs to be read",
+        "pip install numpy zstandard blake3 there, or set `installs = true` for it; other platforms go on",
     ),
     Reason.LOST: ("no sign of life came from the session any more", "nothing to do: the next chunk starts by itself"),
     Reason.OVERRAN: ("the session outlived its limit", "nothing to do: the next chunk starts by itself"),

@@ -77,10 +77,12 @@ def sweep(parts: Parts, job_id: str, *, keep: Keep | None = None, at_once: bool 
 
 
 def _still(c: Connection, ledger: Known) -> bool:
-    """Under the write lock: no session was granted or closed and no pin changed since the look. From here on a new
-    session sees what is going (launching.start_session), and so does who pins (`pin`)."""
-    tokens = {row.token for row in sessions.live(c) if row.job_id == ledger.job}
-    return tokens == ledger.live and storage.pins_of(c, ledger.job) == ledger.pins
+    """Under the write lock: no session was granted or closed, or both, and no pin changed since the look. From here on
+    a new session sees what is going (launching.start_session), and so does who pins (`pin`)."""
+    before, now = (
+        [(row.token, row.token in one.live) for row in one.rows] for one in (ledger, survey.known(c, ledger.job))
+    )
+    return before == now and storage.pins_of(c, ledger.job) == ledger.pins
 
 
 def _note(c: Connection, turn: Turn, job_of: Callable[[Mark], str | None]) -> None:

@@ -24,6 +24,9 @@ log = logging.getLogger("gpuhop")
 SHORT_PAUSE_S = 60.0
 """Between two launches on a platform that has just said no, at the least."""
 
+LACKING_PAUSE_S = 3600.0
+"""Pause for a platform whose Python lacks what the job's checkpoint needs: time for the others, or for a person."""
+
 BROKEN_PAUSE_S = 300.0
 """First pause for a platform that takes sessions which never begin."""
 
@@ -108,6 +111,8 @@ def close(
         fruitless = 0 if progressed or not ran else 1 + _fruitless(sessions.of_job(c, job.id), session, job.wish_at)
         if not ran and reason in (Reason.LOST, Reason.LAUNCH_FAILED):
             _rest(parts, c, session.platform, detail, now)
+        if reason is Reason.WORKER_LACKS:
+            sessions.cool_down(c, session.platform, now + timedelta(seconds=LACKING_PAUSE_S), detail, now)
         sessions.close(
             c,
             session,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 from gpuhop.db.records import SessionRow
 from gpuhop.domain.states import LIVE_SESSIONS
 from gpuhop.engine.checkpoints import Saved, counting, places, read, sealed_by
-from gpuhop.errors import NotFound, ObjectMissing
+from gpuhop.errors import MissingExtra, NotFound, ObjectMissing, StoreError
 from gpuhop.stores.base import Store
 from gpuhop_worker import checkpoint, codecs, restore, wire
 from gpuhop_worker.wire import Manifest
@@ -89,28 +90,48 @@ class Segments:
 
 
 def verify(store: Store, manifest: Manifest) -> list[str]:
-    """Everything that is wrong with a checkpoint, each block read, decoded and hashed; empty: it can be restored."""
+    """Everything that is wrong with a checkpoint, each block read, decoded and hashed; empty: it can be restored.
+    Raises MissingExtra, StoreError."""
     try:
         checkpoint.check_shape(manifest)
     except checkpoint.Damaged as error:
         return [str(error)]
-    reader = restore.BlockReader(manifest, Segments(store))
     found = []
-    for row in sorted(manifest.blocks, key=lambda row: (row[0], row[1])):
-        try:
-            reader.block(row)
-        except (checkpoint.Damaged, codecs.Lacking) as error:
-            found.append(str(error))
-        except ObjectMissing as error:
-            found.append(error.fact)
+    with _readable():
+        reader = restore.BlockReader(manifest, Segments(store))
+        for row in sorted(manifest.blocks, key=lambda row: (row[0], row[1])):
+            try:
+                reader.block(row)
+            except checkpoint.Damaged as error:
+                found.append(str(error))
+            except ObjectMissing as error:
+                found.append(error.fact)
     return sorted(set(found))
 
 
+@contextmanager
+def _readable() -> Iterator[None]:
+    """What this Python cannot read is no damage. Raises MissingExtra, StoreError."""
+    try:
+        yield
+    except codecs.Lacking as error:
+        if error.packages:
+            raise MissingExtra(error.packages, "torch") from error
+        raise StoreError(str(error), "pip install --upgrade gpuhop") from error
+
+
 def tensors(store: Store, manifest: Manifest) -> Iterator[tuple[dict[str, Any], bytes]]:
-    """(entry, verified bytes) of each tensor; aliases come with the bytes of what they name."""
-    reader = restore.BlockReader(manifest, Segments(store))
+    """(entry, verified bytes) of each tensor; aliases come with the bytes of what they name. Raises MissingExtra,
+    StoreError."""
+    with _readable():
+        reader = restore.BlockReader(manifest, Segments(store))
     by_name = {entry["name"]: entry for entry in manifest.tensors}
     for entry in manifest.tensors:
         source = by_name[entry["alias"]] if "alias" in entry else entry
         rows = manifest.blocks[source["first"] : source["last"]]
-        yield {**source, "name": entry["name"]}, b"".join(reader.block(row) for row in rows)
+        try:
+            with _readable():
+                data = b"".join(reader.block(row) for row in rows)
+        except checkpoint.Damaged as error:
+            raise StoreError(str(error), f"gpuhop verify {manifest.job} --all") from error
+        yield {**source, "name": entry["name"]}, data

@@ -124,3 +124,5 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "hidden": Hidden,
     "clamped": Clamped,
 }
+
+NAMES = sorted(MODELS)  # of those that are drawn; the mutants' test adds one of its own

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from tests.integration.worker.http_store import serving
 from tests.support import jobs
-from tests.support.sessions import Bench, finish, kill
+from tests.support.sessions import WORKERS, Bench, finish, kill
 from tests.support.waiting import until
 
 from gpuhop.platforms import host
@@ -121,6 +121,20 @@ def test_when_all_are_damaged_nothing_starts_from_zero(tmp_path: Path, damage: s
     assert "none of the job's 3 checkpoints verifies" in bench.result().message
     assert "trained" not in output and bench.result().progressed is False
     assert bench.steps_logged() == 0
+
+
+def test_a_machine_that_cannot_read_a_checkpoint_does_not_call_it_damaged(tmp_path: Path) -> None:
+    """Python without the packages that the sessions before had: the state is whole, and another machine goes on."""
+    bench = partly_trained(tmp_path)
+    shadow = tmp_path / "shadow"
+    shadow.mkdir()
+    (shadow / "blake3.py").write_text("raise ImportError\n")
+    code, output = bench.run({"PYTHONPATH": f"{shadow}{os.pathsep}{WORKERS}"})
+    assert (code, bench.result().reason) == (19, "worker_lacks"), output
+    assert "needs the package blake3" in bench.result().message
+    assert "trained" not in output
+    code, output = bench.run({"PAUSE": "0"})
+    assert code == 0, output
 
 
 def test_a_manifest_of_another_job_or_place_is_refused(tmp_path: Path) -> None:

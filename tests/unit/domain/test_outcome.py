@@ -21,6 +21,7 @@ AGAIN = [
     Reason.LAUNCH_FAILED,
     Reason.NOT_OPENED,
     Reason.DEADLINE_PASSED,
+    Reason.WORKER_LACKS,
 ]
 FINAL = [
     Reason.ENDED_EARLY,

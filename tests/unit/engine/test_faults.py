@@ -92,6 +92,21 @@ def test_a_launch_that_goes_on_failing_is_given_up_and_the_job_goes_elsewhere(ho
     check_books(rig, {"b": services["b"]})
 
 
+def test_a_platform_that_cannot_read_the_checkpoint_leaves_the_job_to_the_others(home: Path) -> None:
+    """Its Python lacks a package that sessions before had: nothing is wrong with the job, and nothing starts over."""
+    rig, services = scripted(home, (profile("a"), Script(usual="lack")), (profile("b"), Script()))
+    rig.submit()
+
+    def between() -> None:
+        for service in services.values():
+            service.advance()
+
+    rig.run(between, step_s=4.0)
+    rows = [(row.platform, row.reason) for row in rig.rows()]
+    assert rows[0] == ("a", Reason.WORKER_LACKS)
+    assert {platform for platform, _ in rows[1:]} == {"b"} and rig.job().state is JobState.DONE
+
+
 def test_an_adapter_that_raises_on_poll_loses_no_beating_session(home: Path) -> None:
     rig, services = scripted(home, (profile(), Script(speed=2.0)))
     rig.submit()

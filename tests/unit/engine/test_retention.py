@@ -201,6 +201,24 @@ def test_a_session_that_is_granted_during_the_look_stops_it(store: LocalStore) -
         assert len(there(store)) == 4
 
 
+def test_so_does_one_that_is_over_again_by_its_end(store: LocalStore) -> None:
+    """A look may take long. The session fell back to a checkpoint that the rule of the look does not keep."""
+    older, _ = save(store, 1, 1, 1), save(store, 1, 2, 2)
+    rigs: list[Rig] = []
+
+    def hook(verb: str, key: str, moment: str) -> None:
+        if verb == "get" and rigs:
+            rig = rigs.pop()
+            begin(rig)
+            save(store, 2, 1, 3, [older])
+            end(rig, JOB, 1)
+
+    with ledgered(HookedStore(store, hook), JOB, {1: 2}) as rig:
+        rigs.append(rig)
+        assert retention.sweep(rig.parts, JOB, keep=Keep(1), at_once=True).overtaken
+        assert len(there(store)) == 6
+
+
 def test_a_session_is_not_given_what_is_going(store: LocalStore) -> None:
     """A sweep that was killed in the middle, and then the newest turns out damaged: what is going is no parent."""
     for seq in (1, 2):

@@ -67,6 +67,8 @@ def test_a_long_chain_of_bases_is_refused() -> None:
         {"files": [{"path": "a", "size": 4, "first": 0, "last": 1}]},
         {"files": [{"path": "a", "first": 0, "last": 1}]},
         {"files": ["a"]},
+        {"hash": []},
+        {"hash": None},
     ],
 )
 def test_parts_that_do_not_fit_the_rows_are_refused(more: dict[str, Any]) -> None:

@@ -67,6 +67,17 @@ def test_what_did_not_change_is_not_shipped(slots: tuple[Slot, Slot]) -> None:
     same(shelf, manifest, state)
 
 
+@pytest.mark.parametrize("tail", [1, 1025, 40_001])
+def test_a_file_that_ends_in_the_middle_of_a_number_and_changes_only_there(slots: tuple[Slot, Slot], tail: int) -> None:
+    shelf, body = Shelf(), floats(1, BLOCK // 4).tobytes()
+    entry: dict[str, Any] = {"name": "f", "dtype": "x", "shape": [], "stride": []}
+    known: Known | None = None
+    for turn in range(2):
+        raw = body + bytes([turn]) * tail
+        manifest, _, known = states.save(shelf, [(entry, raw, 4, True)], known, slots[turn])
+        assert load(shelf, manifest) == {"f": raw}
+
+
 def test_equal_tensors_are_stored_once(slots: tuple[Slot, Slot]) -> None:
     shelf = Shelf()
     state = {"a": floats(1, 50_000), "b": floats(1, 50_000)}

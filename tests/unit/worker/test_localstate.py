@@ -11,8 +11,11 @@ import pytest
 
 from gpuhop_worker import checkpoint, localstate
 from gpuhop_worker.checkpoint import BLOCK
+from gpuhop_worker.folder import put_in_place
 from gpuhop_worker.localstate import Start
+from gpuhop_worker.restore import Restored
 from gpuhop_worker.shipper import Shipper
+from gpuhop_worker.slots import Slot
 from gpuhop_worker.wire import Grant, Manifest
 
 GRANT = Grant("j", 1, "s", "p", "run", "code", "sha", 60.0)
@@ -75,3 +78,23 @@ def test_torn_snapshots_are_removed_and_their_numbers_are_gone(tmp_path: Path, t
         (tmp_path / f"snap-{number:06d}" / "draft.json.tmp-1").write_bytes(b"{")
     assert localstate.drop_torn(str(tmp_path)) == max([3, *torn])
     assert os.listdir(tmp_path) == ["snap-000003"]
+
+
+def test_a_snapshot_of_a_folder_with_a_link_can_be_put_down_again(tmp_path: Path) -> None:
+    """A script that links `latest` to its newest file, and crashes before it has left."""
+    files = [
+        {"path": "one.bin", "size": 3, "mode": 0o600, "mtime": 1, "offset": 0},
+        {"path": "latest", "link": "one.bin"},
+    ]
+    body = {"step": 5, "slot": "b", "files": files, "fingerprint": {}}
+    spool = tmp_path / "spool"
+    spool.mkdir()
+    spooled(spool, 1, body)
+    found = localstate.newest(GRANT, str(spool), shipped(), None)
+    assert found is not None
+    slot = Slot(str(tmp_path / "slot"))
+    slot.write([(0, b"abc")], 3)
+    slot.open()
+    put_in_place(Restored(found.manifest, slot, found.offsets), str(tmp_path / "folder"))
+    assert (tmp_path / "folder" / "latest").read_bytes() == b"abc"
+    assert os.readlink(tmp_path / "folder" / "latest") == "one.bin"

@@ -260,6 +260,20 @@ def test_a_tensor_that_gets_another_shape_in_the_window_keeps_its_own_in_the_sna
     assert bench.snapshot()["f.value"] == was.numpy().tobytes()
 
 
+def test_memory_that_is_freed_in_the_window_is_not_read(bench: Bench, held: threading.Event) -> None:
+    """As sharded training frees what it gathered: the storage itself becomes smaller."""
+    free = nn.Parameter(torch.randn(1 << 24))  # so large that its memory goes back to the system
+    first = nn.Parameter(torch.randn(1 << 12))  # its copy is held up
+    optimizer = torch.optim.SGD([first, free], 0.1)
+    tracked = {"a": first, "f": free, "o": optimizer}
+    bench.saver.hook(tracked)
+    bench.saver.save(tracked, 1)
+    free.data.untyped_storage().resize_(0)
+    held.set()
+    bench.saver.join()
+    assert bench.waiting() == []
+
+
 def test_memory_that_is_exchanged_in_the_window_is_no_edit(bench: Bench, held: threading.Event) -> None:
     before = bench.live()
     bench.saver.save(bench.tracked, 1)
@@ -311,6 +325,24 @@ def test_a_save_that_a_full_disk_stops_late_frees_no_older_state(bench: Bench, m
     bench.saver.save(bench.tracked, 3)
     bench.saver.join()
     assert slot_of_newest(bench) != kept and bench.snapshot() != before
+
+
+def test_a_copy_that_fails_for_any_reason_is_dropped_and_stops_no_later_save(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def no_memory(folder: str, body: dict[str, Any]) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "write_snapshot", no_memory)
+        bench.saver.save(bench.tracked, 1)
+        bench.saver.join()
+    assert (bench.waiting(), bench.saver.saved_step) == ([], 0)
+    assert "the save at step 1 was skipped: MemoryError()" in capfd.readouterr().err
+    before = bench.live()
+    bench.saver.save(bench.tracked, 2)
+    bench.saver.join()
+    assert bench.snapshot() == before
 
 
 def slot_of_newest(bench: Bench) -> str:
