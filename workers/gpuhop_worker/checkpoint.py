@@ -11,7 +11,8 @@ import os
 import re
 from typing import Any, Dict, List, Optional, Tuple
 
-from gpuhop_worker import files
+from gpuhop_worker import files, wire
+from gpuhop_worker.codec import StateError
 from gpuhop_worker.wire import Manifest
 
 BLOCK = 4 * 1024 * 1024
@@ -29,8 +30,19 @@ class Damaged(Exception):
 
 
 def write_snapshot(folder: str, body: Dict[str, Any]) -> None:
-    """Make a snapshot whose bytes lie in a slot complete."""
-    files.write_atomic(os.path.join(folder, DRAFT), json.dumps(body).encode("ascii"))
+    """Make a snapshot whose bytes lie in a slot complete. Raises StateError, OSError."""
+    text = json.dumps(body).encode("ascii")
+    check_size(len(text))
+    files.write_atomic(os.path.join(folder, DRAFT), text)
+
+
+def check_size(size: int) -> None:
+    """Refuse a state of so many bytes of JSON, before a manifest is written that no reader takes (format.md R4). The
+    manifest adds rows, of about the size of what it has."""
+    most = wire.MAX_DOCUMENT // 2
+    if size > most:
+        fact = f"the state that is not in tensors or arrays is {size / 1e6:.0f} MB of JSON, over {most / 1e6:.0f} MB"
+        raise StateError(f"{fact}: keep large lists of numbers as arrays")
 
 
 def read_draft(folder: str) -> Optional[Dict[str, Any]]:

@@ -78,7 +78,8 @@ class Saver:
 
     def rehearse(self, tracked: Dict[str, Any]) -> None:
         """Fail before the first step, not at the first save, when something cannot be saved."""
-        self._kind().capture(tracked)
+        body, _ = self._kind().capture(tracked)
+        checkpoint.check_size(len(json.dumps(body)))
 
     def restore(self, tracked: Dict[str, Any]) -> int:
         """Steps completed in the restored state, 0 for a fresh start."""

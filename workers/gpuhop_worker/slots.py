@@ -113,11 +113,16 @@ class Slot:
 
 
 def _fill_up(handle: int, size: int) -> None:
-    """Zeros up to `size`: the space is then there, and its pages need no fault each."""
+    """Zeros up to `size`: the space is then there, and its pages need no fault each. Where it does not suffice, nothing
+    of it stays taken: the training needs the disk too."""
     zeros = memoryview(bytes(1 << 20))
-    place = os.fstat(handle).st_size
-    while place < size:
-        place += os.pwrite(handle, zeros[: size - place], place)
+    place = before = os.fstat(handle).st_size
+    try:
+        while place < size:
+            place += os.pwrite(handle, zeros[: size - place], place)
+    except OSError:
+        os.ftruncate(handle, before)
+        raise
 
 
 def _write_all(handle: int, data: Any, offset: int) -> None:

@@ -16,7 +16,8 @@ import pytest
 import torch
 from torch import nn
 
-from gpuhop_worker import checkpoint, memory, saving, slots, torch_state
+from gpuhop_worker import checkpoint, memory, saving, slots, torch_state, wire
+from gpuhop_worker.codec import StateError
 from gpuhop_worker.saving import Saver, interval
 from gpuhop_worker.slots import Slot
 
@@ -343,6 +344,24 @@ def test_a_copy_that_fails_for_any_reason_is_dropped_and_stops_no_later_save(
     bench.saver.save(bench.tracked, 2)
     bench.saver.join()
     assert bench.snapshot() == before
+
+
+def test_a_state_that_no_reader_would_take_is_refused_when_it_is_saved(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its manifest would be written, and count as damaged in every session after this one."""
+    bench.saver.rehearse(bench.tracked)
+    monkeypatch.setattr(wire, "MAX_DOCUMENT", 1 << 17)
+    bench.notes.seen["ids"] = list(range(20_000))
+    with pytest.raises(StateError, match="is 0 MB of JSON"):
+        bench.saver.rehearse(bench.tracked)
+    for step in (1, 2):  # the first is copied beside the training, and dropped
+        try:
+            bench.saver.save(bench.tracked, step)
+            bench.saver.join()
+        except StateError:
+            break
+    assert step == 2 and bench.waiting() == [] and bench.saver.saved_step == 0
 
 
 def slot_of_newest(bench: Bench) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.sessions import WORKERS
 
 from gpuhop_worker import slots
 from gpuhop_worker.slots import Picker, Slot, SlotKeeper, layout
@@ -103,3 +104,29 @@ def test_copy_with_and_without_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
         target = bytearray(6)
         slots.copy(memoryview(target), b"abcdef")
         assert target == b"abcdef"
+
+
+SCRIPT = """
+import os, resource, sys
+from gpuhop_worker.slots import Slot
+slot = Slot(sys.argv[1])
+slot.reserve(1 << 20)
+slot.view(0, 4)[:] = b"kept"
+resource.setrlimit(resource.RLIMIT_FSIZE, (4 << 20, 4 << 20))
+try:
+    slot.reserve(8 << 20)
+except OSError:
+    print(os.stat(sys.argv[1]).st_size == 1 << 20, open(sys.argv[1], "rb").read(4))
+"""
+
+
+def test_room_that_does_not_suffice_is_given_back(tmp_path: Path) -> None:
+    """Else a save that was skipped for want of space would leave the training none."""
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(tmp_path / "slot")],
+        env={**os.environ, "PYTHONPATH": str(WORKERS)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == "True b'kept'\n", done.stderr
