@@ -249,6 +249,7 @@ REASONS: Dict[str, str] = {
     "code_damaged": "the code archive does not match its hash",
     "store_failed": "the store could not be reached or refused a write",
     "disk_full": "the session's disk is full",
+    "machine_failed": "the session's machine refused its disk or its memory",
     "secret_missing": "a secret that the job needs is not set on this platform",
 }
 """Reasons a worker may give, each with its meaning in words."""
