@@ -54,9 +54,10 @@ def read_draft(folder: str) -> Optional[Dict[str, Any]]:
     return draft
 
 
-def whole_snapshots(spool: str) -> List[Tuple[str, Dict[str, Any]]]:
-    """(name, draft) of every complete snapshot that waits, oldest first."""
-    names = sorted(name for name in os.listdir(spool) if SNAPSHOT.match(name))
+def whole_snapshots(spool: str, after: str = "") -> List[Tuple[str, Dict[str, Any]]]:
+    """(name, draft) of every complete snapshot that waits, oldest first. `after`: the last one that was committed; what
+    is not newer is left over from a disk that would not remove it, and its slot may hold another state by now."""
+    names = sorted(name for name in os.listdir(spool) if SNAPSHOT.match(name) and name > after)
     found = [(name, read_draft(os.path.join(spool, name))) for name in names]
     return [(name, draft) for name, draft in found if draft is not None]
 

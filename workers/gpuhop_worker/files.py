@@ -62,7 +62,7 @@ def process_birth(pid: int) -> Optional[str]:
         with open(f"/proc/{pid}/stat", "rb") as source:
             fields = source.read().rpartition(b")")[2].split()
         return None if fields[0] in (b"Z", b"X") else fields[19].decode("ascii")
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # the second: it ends just while it is read
         if os.path.isdir("/proc/self"):
             return None
     try:  # no /proc here (macOS): the pid has to do

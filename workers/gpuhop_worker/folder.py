@@ -32,9 +32,10 @@ Signature = Tuple[Tuple[Any, ...], ...]
 
 
 def scan(folder: str) -> Signature:
-    """(path, size, mtime in ns, inode, mode) of every file and link that is not temporary, sorted."""
+    """(path, size, mtime in ns, inode, mode) of every file and link that is not temporary, sorted. Raises OSError for
+    a folder that cannot be read: what lies in it would be missing from the checkpoint."""
     rows: List[Tuple[Any, ...]] = []
-    for root, folders, names in os.walk(folder):
+    for root, folders, names in os.walk(folder, onerror=_tell):
         folders[:] = sorted(f for f in folders if not _TEMPORARY.search(f))
         linked = [f for f in folders if os.path.islink(os.path.join(root, f))]
         for name in [*names, *linked]:
@@ -49,6 +50,11 @@ def scan(folder: str) -> Signature:
                 relative = os.path.relpath(path, folder).replace(os.sep, "/")
                 rows.append((relative, found.st_size, found.st_mtime_ns, found.st_ino, found.st_mode))
     return tuple(sorted(rows))
+
+
+def _tell(error: OSError) -> None:
+    if not isinstance(error, (FileNotFoundError, NotADirectoryError)):  # removed meanwhile
+        raise error
 
 
 def open_for_writing(folder: str, group: int) -> bool:
@@ -126,6 +132,8 @@ class FolderWatch:
         self._folder = folder
         self._spool = spool
         self._settle_s = settle_s
+        self._ahead = time.time() - time.monotonic()
+        self._steady = float("-inf")  # since when the wall clock has not jumped
         self._seen: Signature = ()
         self._since = 0.0
         self._open = False  # at the last look a file was open for writing
@@ -147,6 +155,7 @@ class FolderWatch:
         if now < self._next_look:
             return
         began = time.monotonic()
+        self._watch_clock()
         signature = scan(self._folder)
         if signature != self._seen:
             self._seen, self._since = signature, now
@@ -180,8 +189,17 @@ class FolderWatch:
         self._seen = scan(self._folder)
         if not self._seen or self._seen == self._taken or not self._complete(self._seen):
             return False
+        if died_at is None:
+            return True
+        self._watch_clock()  # times of files say nothing about what was written around a jump
         newest = max(row[2] for row in self._seen) / 1e9
-        return died_at is None or died_at - newest >= self._settle_s
+        return died_at - max(float(newest), self._steady + self._ahead) >= self._settle_s
+
+    def _watch_clock(self) -> None:
+        ahead = time.time() - time.monotonic()
+        if abs(ahead - self._ahead) > self._settle_s / 4:
+            self._steady = time.monotonic()
+            self._ahead = ahead
 
     def _complete(self, signature: Signature) -> bool:
         try:
@@ -274,8 +292,11 @@ def put_in_place(restored: Restored, folder: str) -> None:
     fresh = folder.rstrip(os.sep) + ".gpuhop-restoring"
     shutil.rmtree(fresh, ignore_errors=True)
     os.makedirs(fresh)
+    # A machine whose clock is behind: files that the script writes from now on must be newer than these.
+    newest = max((entry["mtime"] for entry in restored.manifest.files if "link" not in entry), default=0)
+    back = max(0, newest - time.time_ns())
     for entry in restored.manifest.files:
-        _rebuild(restored, entry, fresh)
+        _rebuild(restored, entry, fresh, back)
     if os.path.islink(folder):
         os.unlink(folder)
     elif os.path.lexists(folder):
@@ -283,7 +304,8 @@ def put_in_place(restored: Restored, folder: str) -> None:
     os.rename(fresh, folder)
 
 
-def _rebuild(restored: Restored, entry: Dict[str, Any], root: str) -> None:
+def _rebuild(restored: Restored, entry: Dict[str, Any], root: str, back: int) -> None:
+    """`back`: nanoseconds that its time is put back by."""
     path = files.inside(root, entry["path"])
     os.makedirs(os.path.dirname(path), exist_ok=True)
     if "link" in entry:
@@ -294,4 +316,4 @@ def _rebuild(restored: Restored, entry: Dict[str, Any], root: str) -> None:
         for start in range(0, len(view), checkpoint.BLOCK):
             out.write(view[start : start + checkpoint.BLOCK])
     os.chmod(path, entry["mode"])
-    os.utime(path, ns=(entry["mtime"], entry["mtime"]))
+    os.utime(path, ns=(entry["mtime"] - back, entry["mtime"] - back))

@@ -57,10 +57,17 @@ class Lives:
     ) -> End:
         """Until it ends for good. Raises Fenced, and OSError when it cannot even begin."""
         start, snapshots = restored, 0
+        end: Optional[End] = None
         while True:
-            if watching is None:
-                child.write_session_file(self._grant, self._places, self._slots.paths, start, snapshots)
-            end = commanding.run(env, watching)
+            try:
+                if watching is None:
+                    child.write_session_file(self._grant, self._places, self._slots.paths, start, snapshots)
+                end = commanding.run(env, watching)
+            except OSError as error:
+                if end is None:
+                    raise
+                self._not_again(end, error)  # the snapshot that it had made is shipped all the same
+                return end
             try:
                 if not self._crashed_and_may_go_on(end, watching):
                     return end
@@ -70,7 +77,7 @@ class Lives:
                 reached, start = self._progress.step, newest
                 snapshots = self._go_back(start, watching)
             except (OSError, StoreFailure) as error:
-                self._say(f"the command {restarts.how(end.status)}, and cannot be started again here: {error}")
+                self._not_again(end, error)
                 return end
             self.restarts += 1
             count = f"({self.restarts} of {self._grant.restarts})"
@@ -78,6 +85,9 @@ class Lives:
             self._say(
                 f"the command {restarts.how(end.status)} at step {reached}; started again from step {step} {count}"
             )
+
+    def _not_again(self, end: End, error: Exception) -> None:
+        self._say(f"the command {restarts.how(end.status)}, and cannot be started again here: {error}")
 
     def _crashed_and_may_go_on(self, end: End, watching: Optional[Watching]) -> bool:
         """Raises Fenced, OSError, StoreFailure."""

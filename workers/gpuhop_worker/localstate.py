@@ -44,6 +44,8 @@ def newest(grant: Grant, spool: str, shipper: Shipper, restored: Optional[Start]
     """The newest whole state; `restored`: what the session began with. None: there is none, it began from nothing."""
     found = waiting(spool)
     last = shipper.last  # asked after the spool: what has left it meanwhile is the last one now
+    if last is not None:
+        found = [one for one in found if one[0] > last[0]]
     if found:
         name, draft = found[-1]
         under = last[1]["slot"] if last is not None else restored.slot if restored is not None else None

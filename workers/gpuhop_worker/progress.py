@@ -20,6 +20,7 @@ class Progress:
         self.phase = "setup"
         self.step = 0
         self.done = False
+        self.unread: Optional[OSError] = None  # why the last look saw nothing
 
     def look(self) -> None:
         """Read the session API's note, where there is one."""
@@ -27,6 +28,10 @@ class Progress:
             noted = json.loads(files.read(self._path))
         except FileNotFoundError:
             return
+        except OSError as error:  # perhaps it can be read at the next look; at the end it must be
+            self.unread = error
+            return
+        self.unread = None
         if self._train_from is None and self.phase == "train":
             self._train_from = (self._elapsed(), noted["step"])
         self.step, self.done = noted["step"], noted["done"]

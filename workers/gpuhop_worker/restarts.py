@@ -14,7 +14,12 @@ from typing import List
 from gpuhop_worker import training
 
 _ASKED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # somebody wanted it to end
-_OWN = (training.DRAINED, training.REFUSED, training.DISK_FULL)  # what the session API leaves with
+_OWN = (
+    training.DRAINED,
+    training.REFUSED,
+    training.DISK_FULL,
+    training.MACHINE_FAILED,
+)  # what the session API leaves with
 
 
 @dataclass(frozen=True)

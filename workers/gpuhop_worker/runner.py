@@ -6,7 +6,6 @@ One Runner per session process: it makes the parts and takes them through the se
 
 from __future__ import annotations
 
-import errno
 import os
 import sys
 import time
@@ -35,7 +34,7 @@ from gpuhop_worker.stopping import Stopping
 from gpuhop_worker.store import GrantStore, StoreFailure
 from gpuhop_worker.streams import MetricsFile, SegmentStream
 from gpuhop_worker.threads import every
-from gpuhop_worker.verdict import FENCED, Ended, session_code, verdict
+from gpuhop_worker.verdict import FENCED, NO_SPACE, Ended, of_machine, session_code, verdict
 from gpuhop_worker.watching import SETTLE_S, Watching
 from gpuhop_worker.wire import Beat, Grant
 
@@ -155,7 +154,7 @@ class Runner:
             try:
                 if not self._orders.fenced:
                     ship()
-            except StoreFailure:
+            except (StoreFailure, OSError):
                 continue
 
     def _look(self) -> None:
@@ -226,9 +225,10 @@ class Runner:
             self._store.hurry(LAST_PATIENCE_S)
             return Ended("failed", "store_failed", str(failure))
         except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                return Ended("failed", "disk_full", "no space left on the session's disk")
-            raise
+            ended = of_machine(error)
+            if ended is None:
+                raise
+            return ended
 
     def _prepare(self) -> None:
         grant, code = self._grant, self._places.code
@@ -282,9 +282,13 @@ class Runner:
         full = watching is not None and not watching.take_last(end.cut_off_at)
         self._shipping.last()
         self._metrics.durable()
-        if full:
+        if watching is not None and full:
+            if watching.failed is not None and watching.failed.errno not in NO_SPACE:
+                raise watching.failed
             fact = "the last state of the folder did not fit on the session's disk"
             return Ended("failed", "disk_full", fact, end.status)
+        if self._progress.unread is not None:
+            raise self._progress.unread
         ended = verdict(self._grant, end.status, self._progress.step, self._progress.done, self._orders.stop)
         if ended.reason == "script_failed" and restarts.repeated(self._lives.crashes):
             return Ended(ended.status, ended.reason, f"{ended.message}, twice from the same state", ended.code)

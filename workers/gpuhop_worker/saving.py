@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -108,7 +109,10 @@ class Saver:
     def due(self, step: int) -> bool:
         """Back-pressure: the next snapshot waits until the last one has left the disk. It also waits for its turn where
         the grant's checkpoints become few."""
-        gone = not os.listdir(self._config["spool"])
+        try:
+            gone = not os.listdir(self._config["spool"])
+        except OSError:
+            gone = True  # the save itself will tell
         now = time.monotonic()
         if gone and self._left_at is None:
             self._left_at = now
@@ -144,8 +148,10 @@ class Saver:
         os.makedirs(folder)
         try:
             work = self._start(folder, name, tracked, step, last)
-        except BaseException:
+        except BaseException as error:
             shutil.rmtree(folder, ignore_errors=True)
+            if isinstance(error, MemoryError):
+                raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)) from error
             raise
         self._picker.took(name)
         self.saved_step = step
@@ -199,6 +205,8 @@ class Saver:
         if not isinstance(error, OSError):
             self._hooked = False  # all at once from now on: what fails then, fails where it is seen
         fact = error.strerror if isinstance(error, OSError) else str(error) or repr(error)
+        if isinstance(error, MemoryError):
+            fact = os.strerror(errno.ENOMEM)
         print(f"gpuhop: the save at step {step} was skipped: {fact}", file=sys.stderr)
 
     def _fingerprint(self, kind: Any) -> Dict[str, Any]:
@@ -251,18 +259,29 @@ class Saver:
         """True when the runner is gone: nobody would ship what is trained from here on."""
         return files.process_birth(self._config["runner"]) != self._runner
 
-    def progress(self, step: int, goal: Optional[int], *, done: bool = False, force: bool = False) -> bool:
+    def progress(self, step: int, goal: Optional[int], *, force: bool = False) -> bool:
         """Tell the runner, at most ten times a second. True when it was told."""
         now = time.monotonic()
         if not force and now - self._last_progress < 0.1:
             return False
         self._last_progress = now
-        body = json.dumps({"step": step, "goal": goal, "done": done})
         try:
-            files.write_atomic(self._config["progress"], body.encode("ascii"))
+            self._note(step, goal, done=False)
         except OSError:
             return False  # a full disk stops no training; the next one may get through
         return True
+
+    def tell_done(self, step: int, goal: Optional[int]) -> Optional[OSError]:
+        """The last word to the runner; the error when it cannot be written."""
+        try:
+            self._note(step, goal, done=True)
+        except OSError as error:
+            return error
+        return None
+
+    def _note(self, step: int, goal: Optional[int], done: bool) -> None:
+        body = json.dumps({"step": step, "goal": goal, "done": done})
+        files.write_atomic(self._config["progress"], body.encode("ascii"))
 
     def log(self, step: int, values: Dict[str, Any]) -> None:
         row = {"step": step, **{k: codec.encode(v, path=k) for k, v in values.items()}}

@@ -97,7 +97,7 @@ class Shipper:
     def ship_newest(self) -> bool:
         """Ship the newest complete snapshot, if any. Raises StoreFailure, GrantUsedUp; the snapshot stays then."""
         with self._lock:
-            complete = checkpoint.whole_snapshots(self._spool)
+            complete = checkpoint.whole_snapshots(self._spool, self.last[0] if self.last is not None else "")
             if not complete:
                 return False
             name, draft = complete[-1]
@@ -252,6 +252,8 @@ class Shipper:
                 heir.append(key)
         try:
             for key in [manifest_key, *gone]:
+                if not self._may_prune():  # the machine may have slept since the last one
+                    return
                 self._store.delete(key)
         except StoreFailure:
             return

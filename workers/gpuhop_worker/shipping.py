@@ -48,11 +48,13 @@ class Shipping:
 
     def turn(self) -> None:
         """Ship the newest snapshot, if one waits. A failure is told, and tried again later."""
-        if self._orders.fenced or time.monotonic() < self._after or not os.listdir(self._spool):
+        if self._orders.fenced or time.monotonic() < self._after:
             return
         if self._orders.stop is not None and self._shipper.saved_seq and self._shipper.checkpoints_left <= 1:
             return  # the grant's last checkpoint is for the last state: what the command saves when it leaves
         try:
+            if not os.listdir(self._spool):
+                return
             self._heart.fresh()
             if not self._orders.fenced and self._shipper.ship_newest():
                 self._shipped()

@@ -182,9 +182,12 @@ class SlotKeeper:
 
     def _make(self, folder: str, name: str) -> str:
         if self._memory and name not in DISK and hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd"):
-            handle = os.memfd_create(f"gpuhop-{name}")
-            self._handles.append(handle)
-            return f"/proc/{os.getpid()}/fd/{handle}"
+            try:
+                handle = os.memfd_create(f"gpuhop-{name}")
+                self._handles.append(handle)
+                return f"/proc/{os.getpid()}/fd/{handle}"
+            except OSError:
+                pass  # a sandbox that forbids it: a file does the same, slower
         path = os.path.join(folder, f"slot-{name}")
         files.remove(path)
         return path

@@ -10,6 +10,7 @@ import base64
 import errno
 import hashlib
 import http.client
+import itertools
 import os
 import random
 import threading
@@ -23,6 +24,7 @@ from gpuhop_worker.files import Data
 Body = Union[Data, List[Data]]  # whole, or in pieces that follow each other
 
 TIMEOUT_S = 60.0
+_numbers = itertools.count()
 _RETRY_STATUS = {408, 409, 425, 429, 500, 502, 503, 504}
 
 
@@ -196,10 +198,11 @@ def _path(url: str) -> str:
 
 def _put_file(key: str, path: str, body: Body, new: bool) -> None:
     folder = os.path.dirname(path)
-    temp = os.path.join(folder, f".tmp-{os.getpid()}-{threading.get_ident()}")
+    # Never a name again: one that could not be removed is another name of an object, which writing it would destroy.
+    temp = os.path.join(folder, f".tmp-{os.getpid()}-{threading.get_ident()}-{next(_numbers)}")
     try:
         os.makedirs(folder, exist_ok=True)
-        with open(temp, "wb") as out:
+        with open(temp, "xb") as out:
             for piece in _pieces(body):
                 out.write(piece)
             out.flush()
@@ -219,6 +222,7 @@ def _link(key: str, temp: str, path: str) -> None:
     try:
         os.link(temp, path)
     except FileExistsError as error:
+        files.sync_folder(os.path.dirname(path))  # perhaps it is ours, and this is what had failed
         raise StoreFailure(key, "exists already", final=True, taken=True) from error
 
 

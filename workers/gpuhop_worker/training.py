@@ -5,12 +5,13 @@ Runs inside the user's process. Without gpuhop around it the same script runs as
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
 import sys
 import threading
-from typing import Any, Dict, Iterator, List, Optional
+from typing import Any, Dict, Iterator, List, NoReturn, Optional
 
 from gpuhop_worker import checkpoint, codec, files, plain_state
 from gpuhop_worker.saving import Claimed, Saver
@@ -18,6 +19,7 @@ from gpuhop_worker.saving import Claimed, Saver
 DRAINED = 75  # EX_TEMPFAIL: saved and left before the end; the runner expects it
 REFUSED = 76  # the script does not fit its checkpoint, or its state cannot be saved
 DISK_FULL = 78  # the last save did not fit on the session's disk
+MACHINE_FAILED = 74  # EX_IOERR: the disk or the memory refused for another reason than space
 
 
 class Session:
@@ -108,8 +110,7 @@ class Session:
         except (codec.StateError, plain_state.RestoreMismatch, checkpoint.Damaged, Claimed) as error:
             _refuse(error)
         except OSError as error:
-            print(f"gpuhop: the session cannot begin: {error.strerror}", file=sys.stderr)
-            sys.exit(DISK_FULL)
+            _unable("the session cannot begin", error)
         early, self._early = self._early, []
         for values in early:
             saver.log(self._step, values)
@@ -133,8 +134,9 @@ class Session:
             if saver.due(self._step) and not (goal is not None and self._step >= goal):
                 self._save(saver)
         self._last_save(saver)
-        if not saver.progress(self._step, goal, done=True, force=True):
-            sys.exit(DISK_FULL)
+        failed = saver.tell_done(self._step, goal)
+        if failed is not None:
+            _unable("the end of the training cannot be noted", failed)
 
     def _prepare(self, saver: Saver) -> None:
         try:
@@ -162,8 +164,7 @@ class Session:
         except codec.StateError as error:
             _refuse(error)
         except OSError as error:
-            print(f"gpuhop: the last save (step {self._step}) failed: {error.strerror}", file=sys.stderr)
-            sys.exit(DISK_FULL)
+            _unable(f"the last save (step {self._step}) failed", error)
 
     def log(self, **values: Any) -> None:
         """Record numbers of the current step: session.log(loss=loss). Tensors of one element are read."""
@@ -185,6 +186,12 @@ def _refuse(error: Exception) -> None:
     for line in getattr(error, "differences", None) or [str(error)]:
         print(f"gpuhop: {line}", file=sys.stderr)
     sys.exit(REFUSED)
+
+
+def _unable(what: str, error: OSError) -> NoReturn:
+    """The machine does not let this go on."""
+    print(f"gpuhop: {what}: {error.strerror}", file=sys.stderr)
+    sys.exit(DISK_FULL if error.errno in (errno.ENOSPC, errno.EDQUOT) else MACHINE_FAILED)
 
 
 def _is_torch_value(thing: Any) -> bool:
@@ -220,4 +227,10 @@ def _on_sigterm(ask: Any) -> None:
 def from_environment() -> Session:
     """The session that the runner set up, or a bare one."""
     path = os.environ.get("GPUHOP_SESSION")
-    return Session(json.loads(files.read(path))) if path else Session()
+    if not path:
+        return Session()
+    try:
+        config = json.loads(files.read(path))
+    except OSError as error:
+        _unable("the session cannot begin", error)
+    return Session(config)

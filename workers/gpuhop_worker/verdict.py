@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from typing import Optional, Tuple
 
 from gpuhop_worker import training, wire
@@ -19,6 +20,33 @@ class Ended(Exception):
         self.code = code
 
 
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+# What a machine says when it is the machine that fails; anything else is somebody's mistake.
+_MACHINE = (
+    errno.EIO,
+    errno.ENOMEM,
+    errno.EROFS,
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.EAGAIN,
+    errno.ENODEV,
+    errno.ENXIO,
+    errno.ESTALE,
+    errno.EACCES,
+    errno.EPERM,
+)
+
+
+def of_machine(error: OSError) -> Optional[Ended]:
+    """What the machine's refusal means for the session; None when the error is a bug."""
+    if error.errno in NO_SPACE:
+        return Ended("failed", "disk_full", "no space left on the session's disk")
+    if error.errno not in _MACHINE:
+        return None
+    where = f" ({error.filename})" if error.filename else ""
+    return Ended("failed", "machine_failed", f"{wire.REASONS['machine_failed']}: {error.strerror}{where}")
+
+
 FENCED = 14
 GRANT_UNREADABLE = 10
 CODES = {
@@ -30,6 +58,7 @@ CODES = {
     "code_damaged": 17,
     "secret_missing": 18,
     "worker_lacks": 19,
+    "machine_failed": 20,
 }
 """Exit codes of a session by reason; 0: ended as planned, 13: the command failed, 14: fenced (docs/exit-codes.md)."""
 
@@ -45,6 +74,9 @@ def verdict(grant: Grant, status: int, step: int, done: bool, order: Optional[Tu
         return Ended("failed", "restore_refused", "see the end of the log", status)
     if grant.mode == "api" and status == training.DISK_FULL:
         return Ended("failed", "disk_full", "the last save did not fit on the session's disk", status)
+    if grant.mode == "api" and status == training.MACHINE_FAILED:
+        fact = "the machine's disk or memory failed the training: see the end of the log"
+        return Ended("failed", "machine_failed", fact, status)
     if status == 0 and done:
         return Ended("target", "target_reached", "", 0)
     goal = grant.target_steps or grant.target_epochs

@@ -37,25 +37,26 @@ class Watching:
         self._say = say
         self._shipping = shipping
         self._copy_after = 0.0
+        self.failed: Optional[OSError] = None  # why the last try took nothing
 
     def turn(self, group: int, told: bool) -> None:
         """While the command (a process group) runs: a snapshot when it is due, or when the command was told to stop."""
         now = time.monotonic()
         watch, grant, step = self.watch, self._grant, self._progress.step
-        watch.look(now, group)
-        due = watch.due(self._elapsed(), grant.every_s, step, grant.every_steps) and now >= self._shipping.not_before
-        if not (due or told) or not watch.ready(now):
-            return
-        if now < self._copy_after or os.listdir(self._spool):
-            return
         try:
-            self._take()
+            watch.look(now, group)
+            due = watch.due(self._elapsed(), grant.every_s, step, grant.every_steps)
+            due = due and now >= self._shipping.not_before
+            if (due or told) and watch.ready(now) and now >= self._copy_after and not os.listdir(self._spool):
+                self._take()
         except OSError as error:
-            self._say(f"the checkpoint folder could not be copied, tried again later: {error.strerror}")
-            self._copy_after = now + PAUSE_S
+            if now >= self._copy_after:
+                self._say(f"the checkpoint folder could not be copied, tried again later: {error.strerror}")
+                self._copy_after = now + PAUSE_S
 
     def take_last(self, died_at: Optional[float]) -> bool:
-        """What the command left in its folder, beside a snapshot that may still wait. False: no space for it.
+        """What the command left in its folder, beside a snapshot that may still wait. False: no space for it, or
+        another reason that `failed` holds.
         `died_at`: as in FolderWatch.ready_at_end."""
         for _ in range(2):
             try:
@@ -63,6 +64,7 @@ class Watching:
                     self._take()
                 return True
             except OSError as error:
+                self.failed = error
                 self._say(f"the checkpoint folder could not be copied: {error.strerror}")
                 self._shipping.last()
         return False

@@ -250,6 +250,7 @@ REASONS: Dict[str, str] = {
     "code_damaged": "the code archive does not match its hash",
     "store_failed": "the store could not be reached or refused a write",
     "disk_full": "the session's disk is full",
+    "machine_failed": "the session's machine refused its disk or its memory",
     "secret_missing": "a secret that the job needs is not set on this platform",
     "worker_lacks": "this machine lacks packages that the job's checkpoint needs to be read",
 }

@@ -84,6 +84,7 @@ class Reason(StrEnum):
     CODE_DAMAGED = "code_damaged"
     STORE_FAILED = "store_failed"
     DISK_FULL = "disk_full"
+    MACHINE_FAILED = "machine_failed"
     SECRET_MISSING = "secret_missing"  # noqa: S105  a reason, not a secret
     WORKER_LACKS = "worker_lacks"
 
@@ -137,6 +138,10 @@ WORDS: dict[Reason, tuple[str, str]] = {
     Reason.DISK_FULL: (
         "the session's disk was full",
         "set `resources: disk:` in job.yaml, then gpuhop submit --new job.yaml",
+    ),
+    Reason.MACHINE_FAILED: (
+        "the session's machine refused its disk or its memory",
+        "nothing to do: the next chunk starts by itself, if it can elsewhere",
     ),
     Reason.SECRET_MISSING: (
         "a secret that the job needs is not set on that platform",

@@ -5,21 +5,29 @@ from __future__ import annotations
 import contextlib
 import http.server
 import os
+import socket
+import struct
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, NoReturn
 
 
 @dataclass
 class HttpStore:
     """`before(method, key)` and `after(method, key)` run around each write; what `before` says True to is lost.
     `down`: every request gets a 503;
+    `fault(method, key)`: what befalls a request, see FAULTS; `keeps`: connections stay open between requests;
     `refuse`: a write to a key that holds this text gets a 403; `spoil`: key -> what one read of it gets instead."""
 
     root: Path
     url: str = ""
     down: bool = False
+    fault: Callable[[str, str], int | str | None] = lambda method, key: None
+    keeps: bool = False
     refuse: str = ""
     refused: int = 0
     refuse_delete: bool = False
@@ -33,19 +41,81 @@ class HttpStore:
     counting: threading.Lock = field(default_factory=threading.Lock)
 
 
+FAULTS = {
+    "cut in": "the connection is reset when half of the request's body has come",
+    "cut before": "what was asked is done, and the connection is reset before a word of the answer",
+    "cut out": "the connection is reset when half of the answer has gone",
+    "drip": "the answer comes in small pieces, with pauses in between",
+}
+"""Beside these, a number: the status of an answer, and nothing is done."""
+
+
+class _Cut(Exception):
+    """The connection is to be reset now."""
+
+
+class _Server(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exc_info()[1], (_Cut, OSError)):
+            super().handle_error(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        if request.getsockopt(socket.SOL_SOCKET, socket.SO_LINGER, 8) == LINGER:
+            self.close_request(request)  # a reset, where a shutdown would be an orderly end
+        else:
+            super().shutdown_request(request)
+
+
+LINGER = struct.pack("ii", 1, 0)
+
+
 class _Handler(http.server.BaseHTTPRequestHandler):
     store: HttpStore
+    _fault: int | str | None = None
+
+    def setup(self) -> None:
+        self.protocol_version = "HTTP/1.1" if self.store.keeps else "HTTP/1.0"
+        super().setup()
 
     def log_message(self, format: str, *args: object) -> None:
         pass
 
     def _answer(self, code: int, body: bytes = b"") -> None:
-        self.send_response(code)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+        fault, self._fault = self._fault, None
+        if isinstance(fault, int):
+            code, body = fault, b""
+        if fault == "cut before":
+            self._cut()
+        length = "" if code == 204 else f"Content-Length: {len(body)}\r\n"
+        head = f"{self.protocol_version} {code} -\r\n{length}\r\n".encode()
+        whole = head + body
+        if fault == "cut out":
+            self.wfile.write(whole[: len(head) + len(body) // 2] if len(body) > 1 else whole[: len(whole) // 2])
+            self.wfile.flush()
+            self._cut()
+        pieces = 12 if fault == "drip" else 1
+        size = -(-len(whole) // pieces)
+        for start in range(0, len(whole), size):
+            self.wfile.write(whole[start : start + size])
+            if fault == "drip":
+                time.sleep(0.03)
+
+    def _cut(self) -> NoReturn:
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER)
+        self.close_connection = True
+        raise _Cut
+
+    def _ask_fault(self) -> bool:
+        """True when the request is refused by a status."""
+        self._fault = self.store.fault(self.command, self.path[1:])
+        return isinstance(self._fault, int)
 
     def do_GET(self) -> None:
+        if self._ask_fault():
+            self._answer(0)
+            return
         path = self.store.root / self.path[1:]
         self.store.reads.append(self.path[1:])
         if self.store.down:
@@ -57,8 +127,16 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._answer(404)
 
     def _write(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        refused = self._ask_fault()
+        size = int(self.headers.get("Content-Length") or 0)
+        if self._fault == "cut in":
+            self.rfile.read(size // 2)
+            self._cut()
+        body = self.rfile.read(size)
         key = self.path[1:]
+        if refused:
+            self._answer(0)
+            return
         if self.store.down:
             self._answer(503)
             return
@@ -103,8 +181,7 @@ def _apply(path: Path, method: str, body: bytes, new: bool) -> int:
 def serving(root: Path) -> Iterator[HttpStore]:
     store = HttpStore(root)
     handler = type("Bound", (_Handler,), {"store": store})
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    server.daemon_threads = True
+    server = _Server(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     store.url = f"http://127.0.0.1:{server.server_address[1]}"

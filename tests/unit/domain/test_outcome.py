@@ -15,6 +15,7 @@ AGAIN = [
     Reason.PAUSED,
     Reason.CANCELLED,
     Reason.STORE_FAILED,
+    Reason.MACHINE_FAILED,
     Reason.LOST,
     Reason.OVERRAN,
     Reason.REFUSED,

@@ -186,6 +186,52 @@ def test_after_its_own_end_a_command_is_trusted_and_after_a_kill_only_what_was_s
     assert site.watch.ready_at_end(None)
 
 
+@pytest.mark.parametrize("jump", [3600.0, -3600.0])
+@pytest.mark.parametrize("seen", [True, False], ids=["looked at since", "not looked at since"])
+def test_after_a_jump_of_the_clock_the_times_of_files_are_not_believed(
+    site: Site, monkeypatch: pytest.MonkeyPatch, jump: float, seen: bool
+) -> None:
+    """An hour forward just after a file was begun: by its time it has been still for an hour."""
+    path = site.write("a.json", b"{")
+    changed = path.stat().st_mtime
+    real, slept = time.time, [0.0]
+    monkeypatch.setattr(time, "time", lambda: real() + jump + slept[0])
+    if seen:
+        site.look(site.now)
+    assert not site.watch.ready_at_end(changed + jump + SETTLE / 2)
+    os.utime(path, (changed + jump, changed + jump))
+    assert site.watch.ready_at_end(real() + jump + 2 * SETTLE), "still for long enough since the jump"
+
+
+def test_a_folder_that_cannot_be_read_is_an_error_and_no_empty_folder(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.write("deep/a.json")
+    real = os.scandir
+
+    def failing(path: Any) -> Any:
+        if str(path).endswith("deep"):
+            raise OSError(5, "Input/output error")
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", failing)
+    with pytest.raises(OSError, match="Input/output error"):
+        scan(str(site.folder))
+
+
+def test_files_from_a_clock_that_was_ahead_are_older_than_what_is_written_now(site: Site, tmp_path: Path) -> None:
+    ahead = time.time_ns() + 3600 * 10**9
+    for place, name in enumerate(["first", "second"]):
+        os.utime(site.write(name), ns=(ahead + place, ahead + place))
+    assert site.ready() and site.take()
+    target = tmp_path / "again"
+    put_in_place(site.taken(), str(target))
+    fresh = target / "fresh"
+    fresh.write_bytes(b"")
+    times = [(target / name).stat().st_mtime_ns for name in ("first", "second", "fresh")]
+    assert times == sorted(times) and times[0] < times[1]
+
+
 # ---------------------------------------------------------------- known containers
 
 

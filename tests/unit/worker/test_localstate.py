@@ -57,6 +57,16 @@ def test_what_waits_is_newer_than_what_was_shipped_than_what_was_restored(tmp_pa
     assert found is not None and found.base == "a"
 
 
+def test_what_a_disk_would_not_remove_is_never_gone_back_to(tmp_path: Path) -> None:
+    """Older than what was committed: its slot may hold another state by now."""
+    for number in (1, 2):
+        spooled(tmp_path, number, draft(10 * number, "b"))
+    for last in (2, 3):
+        found = localstate.newest(GRANT, str(tmp_path), shipped(last, draft(30, "a")), RESTORED)
+        assert found is not None and (found.step, found.slot, found.number) == (30, "a", last)
+    assert checkpoint.whole_snapshots(str(tmp_path), "snap-000002") == []
+
+
 def test_its_manifest_says_where_each_part_lies(tmp_path: Path) -> None:
     spooled(tmp_path, 1, draft(30, "b"))
     found = localstate.newest(GRANT, str(tmp_path), shipped(), None)
