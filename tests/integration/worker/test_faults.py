@@ -125,9 +125,7 @@ def deeds(point: str) -> Iterator[tuple[str, bool]]:
     """(deed, stays) that can befall a point."""
     who, call, what = point.split(" ", 2)
     yield "EIO", False
-    yield "EIO", True
-    if call in MAKES:
-        yield "ENOSPC", True
+    yield ("ENOSPC" if call in MAKES else "EIO"), True
     if what == "slot" and call in ("mmap", "memfd", "pwrite", "ftruncate"):
         yield "ENOMEM", False
         yield "ENOMEM", True
@@ -140,8 +138,7 @@ def deeds(point: str) -> Iterator[tuple[str, bool]]:
     elif STAGE[point] in ("ship", "commit", "prune", "tell"):
         yield "kill command", False
     if call in ("replace", "link", "unlink", "mmap"):
-        yield "forward", False
-        yield "back", False
+        yield ("forward" if len(point) % 2 else "back"), False
 
 
 def every_case() -> list[Fault]:

@@ -51,7 +51,7 @@ POINTS = [
 def cases() -> list[Any]:
     found = []
     for point in POINTS:
-        for deed, stays in (("EIO", False), ("EIO", True), ("ENOSPC", True), ("kill", False)):
+        for deed, stays in (("EIO", False), ("ENOSPC", True), ("kill", False)):
             fault = Fault(point, 1, deed, stays, CRASHED)
             marks = [] if (point, deed) in FAST else [pytest.mark.slow]
             found.append(pytest.param(fault, marks=marks, id=str(fault)))
