@@ -71,6 +71,8 @@ class Slot:
         try:
             if os.fstat(handle).st_size < max(size, mmap.PAGESIZE):
                 os.ftruncate(handle, max(size, mmap.PAGESIZE))
+                if hasattr(os, "posix_fallocate") and not self._path.startswith("/proc/"):
+                    os.posix_fallocate(handle, 0, max(size, 1))  # holes would be bus errors on a full disk
             for offset, data in parts:
                 _write_all(handle, data, offset)
         finally:
