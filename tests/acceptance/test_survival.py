@@ -112,7 +112,7 @@ class S:
 s = S()
 session = gpuhop_worker.session()
 session.track(s=s)
-for step in session.steps(300):
+for step in session.steps(1500):
     s.n += 1
     time.sleep(0.01)
 """
