@@ -13,7 +13,7 @@ import sys
 import threading
 from typing import Any, Dict, Iterator, List, NoReturn, Optional
 
-from gpuhop_worker import checkpoint, codec, files, plain_state
+from gpuhop_worker import checkpoint, codec, files, forking, plain_state
 from gpuhop_worker.saving import Claimed, Saver
 
 DRAINED = 75  # EX_TEMPFAIL: saved and left before the end; the runner expects it
@@ -211,17 +211,9 @@ def _goal(config: Dict[str, Any], total: Optional[int], per_epoch: Optional[int]
 
 
 def _on_sigterm(ask: Any) -> None:
-    mine = os.getpid()
-
-    def handle(number: int, frame: Any) -> None:
-        if os.getpid() == mine:
-            ask()
-        else:  # a forked helper (a multiprocessing pool) that must still die of it
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            os.kill(os.getpid(), signal.SIGTERM)
-
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, handle)
+        signal.signal(signal.SIGTERM, lambda number, frame: ask())
+        forking.forget_sigterm(signal.getsignal(signal.SIGTERM))
 
 
 def from_environment() -> Session:

@@ -411,12 +411,12 @@ def test_old_checkpoints_are_removed_and_their_packs_too(tmp_path: Path) -> None
 def test_a_grant_that_is_used_up_ends_the_session_with_a_checkpoint(tmp_path: Path) -> None:
     bench = bench_of(tmp_path, jobs.PACKED, target_steps=None)
     grant = bench.grant(target_steps=None)
-    for number in range(4, 201):
+    for number in range(3, 201):  # with more than two they would be spread over the session's budget
         grant.addresses.pop(wire.numbered_key("j", 1, "manifest", number))
     code, output = finish(bench.start(grant, {"PAUSE": "0.02", "STEPS_TOTAL": "2000"}))
     result = bench.result()
     assert (code, result.status, result.reason) == (0, "drained", "budget"), output
-    assert result.saved_seq == 3 and result.saved_step == result.step == bench.latest().step
+    assert result.saved_seq == 2 and result.saved_step == result.step == bench.latest().step
 
 
 # ---------------------------------------------------------------- floods, deaf commands, orphans
@@ -452,14 +452,14 @@ def test_a_stdout_that_nobody_reads_holds_up_nothing(tmp_path: Path) -> None:
 
 
 def test_a_pool_of_helpers_can_be_ended(tmp_path: Path) -> None:
-    """Forked helpers inherit the handler of SIGTERM, and must die of it all the same."""
+    """Forked helpers inherit the handler of SIGTERM, and must die of it all the same, however early it comes."""
     script = jobs.PLAIN.replace(
         "    batch = data.batch(step)\n",
-        "    if step == 3:\n        import multiprocessing\n"
+        "    if step % 2:\n        import multiprocessing\n"
         "        with multiprocessing.get_context('fork').Pool(2) as pool: assert pool.map(abs, [-1]) == [1]\n"
         "    batch = data.batch(step)\n",
     )
-    code, output = bench_of(tmp_path, script).run({"PAUSE": "0"}, timeout=30.0)
+    code, output = bench_of(tmp_path, script).run({"PAUSE": "0"}, timeout=60.0)
     assert code == 0, output
 
 
