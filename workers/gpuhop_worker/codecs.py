@@ -76,7 +76,7 @@ except Exception:  # too old, or half installed
 
 
 def size_of(pieces: List[Data]) -> int:
-    """Data of an encoded block."""
+    """Bytes of an encoded block."""
     return sum(len(piece) for piece in pieces)
 
 

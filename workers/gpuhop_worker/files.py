@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from typing import Optional, Union
 
 Data = Union[bytes, bytearray, memoryview]
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)  # what a full disk says, and a full quota
 
 
 def write_atomic(path: str, data: Data, *, durable: bool = False) -> None:

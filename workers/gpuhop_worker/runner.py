@@ -12,7 +12,7 @@ import time
 import traceback
 from typing import Callable, Dict, List, Optional, Sequence
 
-from gpuhop_worker import child, lastword, localstate, preparing, restarts, wire
+from gpuhop_worker import child, files, lastword, localstate, preparing, restarts, wire
 from gpuhop_worker.beat import Heart
 from gpuhop_worker.commanding import Commanding, End, lead_s
 from gpuhop_worker.folder import FolderWatch
@@ -34,7 +34,7 @@ from gpuhop_worker.stopping import Stopping
 from gpuhop_worker.store import GrantStore, StoreFailure
 from gpuhop_worker.streams import MetricsFile, SegmentStream
 from gpuhop_worker.threads import every
-from gpuhop_worker.verdict import FENCED, NO_SPACE, Ended, of_machine, session_code, verdict
+from gpuhop_worker.verdict import FENCED, Ended, of_machine, session_code, verdict
 from gpuhop_worker.watching import SETTLE_S, Watching
 from gpuhop_worker.wire import Beat, Grant
 
@@ -283,7 +283,7 @@ class Runner:
         self._shipping.last()
         self._metrics.durable()
         if watching is not None and full:
-            if watching.failed is not None and watching.failed.errno not in NO_SPACE:
+            if watching.failed is not None and watching.failed.errno not in files.NO_SPACE:
                 raise watching.failed
             fact = "the last state of the folder did not fit on the session's disk"
             return Ended("failed", "disk_full", fact, end.status)

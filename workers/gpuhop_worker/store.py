@@ -7,7 +7,6 @@ uniform in [0, min(cap, base * 2^n)].
 from __future__ import annotations
 
 import base64
-import errno
 import hashlib
 import http.client
 import itertools
@@ -234,7 +233,7 @@ def _drop(temp: str) -> None:
 
 
 def _os_failure(key: str, error: OSError) -> StoreFailure:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if error.errno in files.NO_SPACE:
         return StoreFailure(key, "the store's disk is full", final=False)
     return StoreFailure(key, error.strerror or str(error), final=isinstance(error, PermissionError))
 

@@ -5,7 +5,6 @@ Runs inside the user's process. Without gpuhop around it the same script runs as
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import signal
@@ -31,7 +30,6 @@ class Session:
         self._step = 0  # steps completed
         self._in_step = 0  # index of the step being made
         self._begun = False
-        self._prepared = False
         self._early: List[Dict[str, Any]] = []  # logged before the first step, when its index is not known yet
         self._stop = False
         self._loaders = 0
@@ -126,8 +124,7 @@ class Session:
             self._in_step = self._step
             yield self._in_step
             self._step += 1
-            if not self._prepared:
-                self._prepared = True
+            if self._step == first:
                 self._prepare(saver)
             if saver.progress(self._step, goal, force=self._step == first) and saver.orphaned():
                 sys.exit(DRAINED)
@@ -191,7 +188,7 @@ def _refuse(error: Exception) -> None:
 def _unable(what: str, error: OSError) -> NoReturn:
     """The machine does not let this go on."""
     print(f"gpuhop: {what}: {error.strerror}", file=sys.stderr)
-    sys.exit(DISK_FULL if error.errno in (errno.ENOSPC, errno.EDQUOT) else MACHINE_FAILED)
+    sys.exit(DISK_FULL if error.errno in files.NO_SPACE else MACHINE_FAILED)
 
 
 def _is_torch_value(thing: Any) -> bool:

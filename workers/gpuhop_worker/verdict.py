@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from typing import Optional, Tuple
 
-from gpuhop_worker import training, wire
+from gpuhop_worker import files, training, wire
 from gpuhop_worker.wire import Grant
 
 
@@ -20,7 +20,6 @@ class Ended(Exception):
         self.code = code
 
 
-NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 # What a machine says when it is the machine that fails; anything else is somebody's mistake.
 _MACHINE = (
     errno.EIO,
@@ -39,7 +38,7 @@ _MACHINE = (
 
 def of_machine(error: OSError) -> Optional[Ended]:
     """What the machine's refusal means for the session; None when the error is a bug."""
-    if error.errno in NO_SPACE:
+    if error.errno in files.NO_SPACE:
         return Ended("failed", "disk_full", "no space left on the session's disk")
     if error.errno not in _MACHINE:
         return None
